@@ -1,0 +1,160 @@
+"""Is a result the expected one, and if not, in what?"""
+
+import dataclasses
+import numbers
+
+import torch
+
+TOLERANCE = 5e-5  # above the float32 noise of small models, below the weakest real bug seen
+RELATIVE = 1e-5  # float32 keeps about seven digits
+
+
+@dataclasses.dataclass
+class Mismatch:
+    """How a result differs. `kind` is one of nothing, type, shape, dtype, value, in this order."""
+
+    kind: str
+    words: str  # one line
+    expected: object
+    got: object
+    path: str = ""  # where in a tuple, list or dict
+    wrong: torch.Tensor | None = None  # which entries differ
+
+
+def compare(expected, got, tolerance=TOLERANCE, path=""):
+    """The first mismatch of two results, or None. NaN equals NaN alone."""
+    if isinstance(expected, torch.Tensor):
+        return _tensors(expected, got, tolerance, path)
+    if isinstance(expected, (list, tuple)):
+        return _sequences(expected, got, tolerance, path)
+    if isinstance(expected, dict):
+        return _dicts(expected, got, tolerance, path)
+    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
+        if type(got) is not type(expected):
+            return _kind(expected, got, path)
+        if got != expected:
+            return Mismatch("value", f"{expected!r} expected, got {got!r}", expected, got, path)
+        return None
+    return _numbers(expected, got, tolerance, path)
+
+
+def name_of(value):
+    """What a value is, in words."""
+    if value is None:
+        return "nothing (None)"
+    if isinstance(value, torch.Tensor):
+        return f"a {kind_of(value.dtype)} tensor of shape {shape(value)}"
+    if isinstance(value, bool):
+        return f"the boolean {value}"
+    if isinstance(value, numbers.Number):
+        return f"the number {value:.6g}" if isinstance(value, float) else f"the number {value}"
+    if isinstance(value, str):
+        return f"the string {value!r}"
+    if isinstance(value, (list, tuple, dict)):
+        plural = "s" if len(value) != 1 else ""
+        kind = next(k.__name__ for k in (list, tuple, dict) if isinstance(value, k))
+        return f"a {kind} of {len(value)} item{plural}"
+    return f"a {getattr(value, '_kind', type(value).__name__)}"
+
+
+def kind_of(dtype):
+    """float, integer, boolean or complex."""
+    if dtype.is_floating_point:
+        return "float"
+    if dtype.is_complex:
+        return "complex"
+    return "boolean" if dtype == torch.bool else "integer"
+
+
+def shape(x):
+    """(2, 3) as text."""
+    return str(tuple(x.shape))
+
+
+def _kind(expected, got, path):
+    if got is None:
+        words = "it returns nothing: did you forget `return`?"
+        return Mismatch("nothing", words, expected, got, path)
+    words = f"{name_of(expected)} expected, got {name_of(got)}"
+    if isinstance(expected, numbers.Number) and isinstance(got, torch.Tensor) and got.numel() == 1:
+        words += "; .item() gives its number"
+    return Mismatch("type", words, expected, got, path)
+
+
+def _tensors(expected, got, tolerance, path):
+    if not isinstance(got, torch.Tensor):
+        return _kind(expected, got, path)
+    if got.shape != expected.shape:
+        words = f"shape {shape(expected)} expected, got {shape(got)}"
+        return Mismatch("shape", words, expected, got, path)
+    if kind_of(got.dtype) != kind_of(expected.dtype):
+        words = f"a {kind_of(expected.dtype)} tensor expected, got {kind_of(got.dtype)} ({got.dtype})"
+        return Mismatch("dtype", words, expected, got, path)
+    if not expected.is_floating_point():
+        wrong = expected != got
+    else:
+        e, g = expected.double(), got.double()
+        near = (e - g).abs() <= tolerance + RELATIVE * e.abs().nan_to_num(0, 0, 0)
+        wrong = ~(near | (e == g) | (e.isnan() & g.isnan()))
+    if not wrong.any():
+        return None
+    return Mismatch("value", _count(wrong, expected, got), expected, got, path, wrong)
+
+
+def _count(wrong, expected, got):
+    at = tuple(wrong.nonzero()[0].tolist())
+    one = f"{number(expected[at].item())} expected, got {number(got[at].item())}"
+    if wrong.numel() == 1:
+        return one
+    few = f"{int(wrong.sum())} of {wrong.numel()} numbers differ"
+    return f"{few}, first at {list(at)}: {one}"
+
+
+def _numbers(expected, got, tolerance, path):
+    if isinstance(got, bool) or not isinstance(got, numbers.Number):
+        return _kind(expected, got, path)
+    if isinstance(expected, int) and isinstance(got, float):
+        words = f"a whole number expected, got {got!r}: `//` divides without leaving the integers"
+        return Mismatch("type", words, expected, got, path)
+    near = expected == got if isinstance(expected, int) else (
+        abs(expected - got) <= tolerance + RELATIVE * abs(expected)
+        or expected == got or (expected != expected and got != got)
+    )  # fmt: skip
+    if near:
+        return None
+    words = f"{number(expected)} expected, got {number(got)}"
+    return Mismatch("value", words, expected, got, path)
+
+
+def _sequences(expected, got, tolerance, path):
+    if not isinstance(got, (list, tuple)):
+        return _kind(expected, got, path)
+    if len(got) != len(expected):
+        words = f"{len(expected)} items expected, got {len(got)}"
+        return Mismatch("shape", words, expected, got, path)
+    found = (
+        compare(e, g, tolerance, f"{path}[{i}]")
+        for i, (e, g) in enumerate(zip(expected, got, strict=True))
+    )
+    return next((mismatch for mismatch in found if mismatch), None)
+
+
+def _dicts(expected, got, tolerance, path):
+    if not isinstance(got, dict):
+        return _kind(expected, got, path)
+    if set(got) != set(expected):
+        words = f"keys {sorted(map(str, expected))} expected, got {sorted(map(str, got))}"
+        return Mismatch("shape", words, expected, got, path)
+    found = (compare(e, got[k], tolerance, f"{path}[{k!r}]") for k, e in expected.items())
+    return next((mismatch for mismatch in found if mismatch), None)
+
+
+def number(x):
+    """A number in few digits."""
+    if isinstance(x, bool):
+        return str(int(x))
+    if isinstance(x, int):
+        return str(x)
+    if isinstance(x, complex):
+        return f"{x:.4g}"
+    return "0" if x == 0 else f"{x:.4g}"

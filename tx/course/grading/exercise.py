@@ -1,0 +1,289 @@
+"""What an exercise is, and how an answer to it is judged.
+
+The verdict is a comparison with a reference on fresh seeds; the diagnosis is a match with a known
+mistake, plus the first contract that breaks. The learner's code never decides anything: it gives
+results, and this side compares them.
+"""
+
+import inspect
+import os
+import sys
+
+import pytest
+import torch
+
+from tx.course.grading import report as words
+from tx.course.grading.compare import TOLERANCE, Mismatch, compare, name_of
+from tx.course.grading.impl import Gone, Impl, InProcess, Raised, Session, TimedOut
+from tx.course.grading.reach import Borrowed
+from tx.course.grading.report import Report
+
+KINDS = ("write", "debug", "predict", "measure", "derive")
+
+
+def randn(g, *shape):
+    """Normal numbers from the grader's own generator."""
+    return torch.randn(*shape, generator=g)
+
+
+class raises:
+    """A case whose right answer is an error: `yield raises(ValueError, *args)`."""
+
+    def __init__(self, kinds, *args):
+        self.kinds, self.args = kinds, args
+
+    @property
+    def names(self):
+        kinds = self.kinds if isinstance(self.kinds, tuple) else (self.kinds,)
+        return " or ".join(kind.__name__ for kind in kinds)
+
+
+class Outcome:
+    """What one case gave: a value, or the error that was raised."""
+
+    def __init__(self, value=None, raised=None, changed=False):
+        self.value, self.raised, self.changed = value, raised, changed
+
+    def equals(self, other, tolerance):
+        """The same result, or the same kind of error."""
+        if self.raised or other.raised:
+            return bool(self.raised and other.raised) and self.raised.kind == other.raised.kind
+        return self.changed == other.changed and not compare(other.value, self.value, tolerance)
+
+
+class Exercise:
+    """One thing to do, and everything that judges it.
+
+    Args:
+        name: the function or class that the learner writes; unique in the course.
+        chapter: the stem of the exercise notebook, such as "01_attention".
+        kind: write, debug, predict, measure or derive.
+        level: 1, 2 or 3.
+        minutes, points: what it takes and what it is worth.
+        page: where the book explains it, such as "01-attention.html#softmax-without-overflow".
+        checks: one line, what the grader checks.
+        question: what to ask oneself when it fails.
+        hints: three texts; the fourth hint is the solution.
+        out_of_reach: dotted names that the answer must not call.
+        tolerance: how far a number may be off.
+        seconds: how long one call may take.
+
+    The decorators `cases`, `reference`, `mistake`, `contract` and `call` fill in the rest.
+    """
+
+    def __init__(
+        self, name, *, chapter, kind, level, minutes, points, page, checks, question, hints,
+        out_of_reach=(), tolerance=TOLERANCE, seconds=10.0,
+    ):  # fmt: skip
+        if kind not in KINDS:
+            raise ValueError(f"{name}: kind is {kind!r}, known are {', '.join(KINDS)}")
+        if len(hints) != 3:
+            raise ValueError(f"{name}: three hints are expected, got {len(hints)}")
+        self.name, self.chapter, self.kind, self.level = name, chapter, kind, level
+        self.minutes, self.points, self.page = minutes, points, page
+        self.checks, self.question, self.hints = checks, question, tuple(hints)
+        self.out_of_reach, self.tolerance, self.seconds = tuple(out_of_reach), tolerance, seconds
+        self.mistakes = []  # (name, why, function)
+        self.contracts = []  # (name, function)
+        self._call = lambda impl, *args: impl(*args)
+        self._cases = self._reference = self._known = None
+
+    def __repr__(self):
+        return f"<Exercise {self.name}>"
+
+    # ── the decorators ───────────────────────────────────────────────────────────────────────
+
+    def cases(self, make):
+        """make(g) yields tuples of arguments, the smallest first; g is a seeded generator."""
+        self._cases = make
+        return make
+
+    def reference(self, function):
+        """The right answer."""
+        self._reference = function
+        return function
+
+    def mistake(self, name, why):
+        """A known wrong answer: what it is called, and one sentence that explains it."""
+
+        def register(function):
+            self.mistakes.append((name, why, function))
+            return function
+
+        return register
+
+    def contract(self, name):
+        """A property that every right answer has: check(impl) raises ContractBroken."""
+
+        def register(check):
+            self.contracts.append((name, check))
+            return check
+
+        return register
+
+    def call(self, function):
+        """How an answer is run on a case, where `impl(*args)` is not enough."""
+        self._call = function
+        return function
+
+    # ── judging ──────────────────────────────────────────────────────────────────────────────
+
+    def judge(self, answer, seed=None):
+        """Judge a function or class of this process, or a `Session` with one elsewhere."""
+        session = answer
+        if not isinstance(answer, Session):
+            session = InProcess(answer, self.out_of_reach, self.seconds)
+        report = Report.blank(self)
+        try:
+            self._judge(report, session, _fresh() if seed is None else seed)
+        except Borrowed as name:
+            report.state = "borrowed"
+            report.reason = f"it calls {name}, and that is the answer: write it yourself"
+        except TimedOut:
+            report.state = "timeout"
+            report.reason = f"not done after {self.seconds:g} s: does a loop never end?"
+        except Gone:
+            report.state = "error"
+            report.reason = "it ended the whole program (exit, a crash, or too much memory)"
+        report.printed = session.printed
+        if report.state == "passed":
+            report.points = self.points
+        return report
+
+    def _judge(self, report, session, seed):
+        cases, expected = self._expected(seed)
+        got = []
+        for case in cases:
+            report.called = self.called(case)
+            got.append(self._run(session, case))
+            if got[-1].raised and got[-1].raised.kind == "NotImplementedError":
+                report.state, report.called = "todo", ""
+                return
+        mismatches = [
+            self._mismatch(*triple) for triple in zip(cases, expected, got, strict=True)
+        ]
+        report.cases, report.agree = len(cases), sum(m is None for m in mismatches)
+        first = next((i for i, m in enumerate(mismatches) if m), None)
+        report.called = ""
+        if first is not None:
+            self._show(report, cases[first], mismatches[first])
+            report.mistake, report.why = self._fingerprint(seed, got)
+        self._check_contracts(report, session)
+        if first is None:
+            report.state = "wrong" if report.breaks else "passed"
+            if report.breaks:
+                report.reason = f"a contract breaks: {report.breaks[0]}"
+
+    def _expected(self, seed):
+        """The cases of a seed and what the reference gives on them."""
+        if self._known is None or self._known[0] != seed:
+            cases = list(self._cases(torch.Generator().manual_seed(seed)))
+            right = InProcess(self._reference)
+            expected = [self._run(right, case) for case in cases]
+            for case, outcome in zip(cases, expected, strict=True):
+                if outcome.raised and not isinstance(case, raises):
+                    raise outcome.raised  # the reference of this exercise has a bug
+            self._known = seed, cases, expected
+        return self._known[1:]
+
+    def _run(self, session, case):
+        session.changed = False
+        try:
+            value = self._call(session.impl, *(case.args if isinstance(case, raises) else case))
+            return Outcome(value, changed=session.changed)
+        except Raised as error:
+            return Outcome(raised=error)
+        except Exception as error:  # the adaptor could not use what the learner's code gave
+            raised = Raised(str(error))
+            raised.kind, raised.message = type(error).__name__, str(error)
+            return Outcome(raised=raised)
+
+    def _mismatch(self, case, expected, got):
+        if isinstance(case, raises):
+            if got.raised is None:
+                text = f"a {case.names} expected, got {name_of(got.value)}"
+                return Mismatch("raises", text, case.names, got.value)
+            if not isinstance(got.raised, case.kinds):
+                text = f"a {case.names} expected, got {words.error_line(got.raised)}"
+                return Mismatch("raises", text, case.names, got.raised)
+            return None
+        if got.raised:
+            return Mismatch("error", words.error_line(got.raised), expected.value, got.raised)
+        mismatch = compare(expected.value, got.value, self.tolerance)
+        if mismatch is None and got.changed:
+            text = "the result is right, but your code changes its arguments in place"
+            return Mismatch("changed", text, expected.value, got.value)
+        return mismatch
+
+    def _show(self, report, case, mismatch):
+        report.state = "error" if mismatch.kind == "error" else "wrong"
+        report.reason, report.stage = mismatch.words, mismatch.kind
+        report.called = self.called(case)
+        report.expected, report.got = words.side_by_side(mismatch)
+        report.path = mismatch.path
+
+    def called(self, case):
+        """The call of a case as text."""
+        args = case.args if isinstance(case, raises) else case
+        try:
+            names = list(inspect.signature(self._reference).parameters)
+        except (TypeError, ValueError):
+            names = []
+        return words.call_line(self.name, names, args)
+
+    def _fingerprint(self, seed, got):
+        """The first known mistake that gives the same results, as (name, why)."""
+        cases, expected = self._expected(seed)
+        told = any(
+            not g.raised and self._mismatch(*triple)
+            for triple in zip(cases, expected, got, strict=True)
+            for g in triple[2:]
+        )
+        for name, why, function in self.mistakes if told else ():
+            session = InProcess(function, seconds=self.seconds)
+            same = (g.equals(self._run(session, c), self.tolerance)
+                    for c, g in zip(cases, got, strict=True))  # fmt: skip
+            if all(same):
+                return name, why
+        return None, ""
+
+    def _check_contracts(self, report, session):
+        from tx.course.contracts import ContractBroken
+
+        for name, check in self.contracts:
+            try:
+                check(session.impl)
+                report.holds.append(name)
+            except ContractBroken as broken:
+                report.breaks.append(name)
+                report.contract = report.contract or words.contract_line(name, broken)
+            except (TimedOut, Gone):
+                if report.state in ("wrong", "error"):
+                    return
+                raise
+            except Exception as error:  # the contract could not be asked
+                report.breaks.append(name)
+                report.contract = report.contract or f'"{name}": {words.error_line(error)}'
+
+
+def _fresh():
+    return int.from_bytes(os.urandom(4), "big")
+
+
+def in_module(module):
+    """The exercises that a grader module defines, in order."""
+    return [value for value in vars(module).values() if isinstance(value, Exercise)]
+
+
+def exercises_of(module_name):
+    """The pytest test of a grader module: one parametrised case an exercise."""
+    exercises = in_module(sys.modules[module_name])
+
+    @pytest.mark.parametrize("exercise", exercises, ids=[e.name for e in exercises])
+    def test_exercise(exercise, judged):
+        judged(exercise)
+
+    return test_exercise
+
+
+__all__ = ["Exercise", "Impl", "exercises_of", "in_module", "raises", "randn"]

@@ -1,0 +1,132 @@
+"""The learner's side: it holds the object under test, runs it, and answers in bytes.
+
+The same class serves a live notebook, a wrong answer of the mutation suite, and the child process
+in which a notebook is graded.
+"""
+
+import builtins
+import contextlib
+import traceback
+
+import torch
+
+from tx.course.grading import wire
+from tx.course.grading.reach import Traps
+
+PRINTED = 2_000  # characters of output that are kept
+
+
+class Capped:
+    """A text stream that keeps the first characters and lets the rest go."""
+
+    encoding, errors = "utf-8", "replace"
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        if len(self.text) < PRINTED:
+            self.text += str(text)[: PRINTED - len(self.text)]
+        return len(text)
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return False
+
+
+class Learner:
+    """Answers requests about one object: call it, take its gradients, look up its attributes."""
+
+    def __init__(self, target, traps=None, let_through=()):
+        """`let_through`: exceptions that are not the learner's, such as a time-out."""
+        self.objects = [target]
+        self.traps = traps or Traps(())
+        self.let_through = let_through
+
+    def answer(self, data):
+        """Bytes of a request -> bytes of a reply."""
+        output, self.traps.sprung = Capped(), None
+        try:
+            reply = self._reply(wire.unpack(data, lambda handle: self.objects[handle[0]]), output)
+            sent = wire.pack(reply | {"printed": output.text}, self._as_handle)
+        except self.let_through:
+            raise
+        except BaseException as error:  # sys.exit and pytest.skip are no Exception
+            sent = wire.pack({"raised": describe(error), "printed": output.text})
+        if self.traps.sprung:  # even where the learner's code caught it
+            sent = wire.pack({"borrowed": self.traps.sprung})
+        return sent
+
+    def _reply(self, request, output):
+        target, args, kwargs = request["on"], request["args"], request["kwargs"]
+        before = wire.pack([args, kwargs], self._as_handle)
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            with torch.random.fork_rng(devices=[]), self.traps.armed():
+                torch.manual_seed(0)  # two sides that draw the same numbers draw the same
+                if request["do"] == "call":
+                    result = target(*args, **kwargs)
+                elif request["do"] == "get":
+                    result = getattr(target, *args)
+                else:
+                    result = gradients(target, args, kwargs)
+        changed = wire.pack([args, kwargs], self._as_handle) != before
+        return {"result": result, "changed": changed}
+
+    def _as_handle(self, value):
+        for i, known in enumerate(self.objects):
+            if known is value:
+                return [i, type(value).__name__]
+        self.objects.append(value)
+        return [len(self.objects) - 1, type(value).__name__]
+
+
+def gradients(f, args, kwargs):
+    """f's output, and the gradient of its sum with respect to every floating tensor argument.
+
+    Returns (output, tuple of gradients); an argument that does not reach the output gets None.
+    """
+    args = [
+        x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        for x in args
+    ]
+    leaves = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
+    output = f(*args, **kwargs)
+    if not isinstance(output, torch.Tensor) or not output.requires_grad:
+        return output, (None,) * len(leaves)
+    return output, torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+
+
+def describe(error):
+    """An exception in plain values: its kind, its built-in ancestor, its message, and where."""
+    kinds = [k.__name__ for k in type(error).__mro__ if getattr(builtins, k.__name__, None) is k]
+    try:
+        message = str(error)
+    except BaseException:
+        message = "(its message cannot be read)"
+    return {
+        "kind": type(error).__name__,
+        "builtin": kinds[0] if kinds else "Exception",
+        "message": " ".join(message.split())[:400],
+        "where": where(error),
+    }
+
+
+def where(error):
+    """The last line of the learner's own code in a traceback, or an empty string."""
+    if isinstance(error, SyntaxError) and error.filename:
+        line = (error.text or "").strip()
+        return f"{_place(str(error.filename))}line {error.lineno}" + (f": {line}" if line else "")
+    spots = [s for s in traceback.extract_tb(error.__traceback__) if _is_cell(s.filename)]
+    if not spots:
+        return ""
+    return f"{_place(spots[-1].filename)}line {spots[-1].lineno}: {spots[-1].line}"
+
+
+def _is_cell(filename):
+    return ".ipynb[cell " in filename or "ipykernel" in filename or filename.startswith("<ipython")
+
+
+def _place(filename):
+    return f"{filename}, " if ".ipynb[cell " in filename else ""
