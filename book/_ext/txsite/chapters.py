@@ -1,7 +1,7 @@
 """The list of chapters (book/chapters.toml), and what the site shows from it.
 
     the box under a chapter's title   minutes, its exercises, the source of its module
-    `:::{chapters}`                   every chapter, the planned ones dim
+    `:::{chapters}`                   the chapters that are here; the planned ones, dim
     `:::{chapter-facts} 1`            minutes to read, exercises, points
     `:::{homework} 1`                 the exercises of a chapter, in a table
 
@@ -131,22 +131,22 @@ def depends_on(env, number):
 
 
 class Chapters(Directive):
-    """Every chapter with its question; what is not written yet is dim and says "planned"."""
+    """The chapters that are here, each with its question; after them, dim, the planned ones."""
 
     def run(self):
         env = self.state.document.settings.env
         env.note_reread()  # a chapter that has arrived is a link from now on
-        items = nodes.bullet_list(classes=["tx-chapters"])
+        here = nodes.bullet_list(classes=["tx-chapters"])
+        later = nodes.bullet_list(classes=["tx-later"])
         for chapter in listed(env.srcdir):
             name = f"{chapter['number']} · {chapter['title']}"
-            line = nodes.paragraph("")
-            line += reference(name, chapter["page"]) if chapter["here"] else nodes.strong("", name)
-            if not chapter["here"]:
-                line += nodes.inline("", "planned", classes=["tx-planned"])
-            asks = nodes.paragraph("", chapter["asks"])
-            state = "tx-is-here" if chapter["here"] else "tx-is-planned"
-            items += nodes.list_item("", line, asks, classes=[state])
-        return [items]
+            if chapter["here"]:
+                link = nodes.paragraph("", "", reference(name, chapter["page"]))
+                here += nodes.list_item("", link, nodes.paragraph("", chapter["asks"]))
+            else:
+                later += nodes.list_item("", nodes.paragraph("", name))
+        planned = nodes.paragraph("", "Planned:", classes=["tx-facts"])
+        return [here, planned, later] if later.children else [here]
 
 
 class OfChapter(Directive):

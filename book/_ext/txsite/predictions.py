@@ -46,7 +46,8 @@ def replies(question):
 
 
 def show(app, doctree):
-    known = questions(str(Path(app.srcdir) / "questions"))
+    folder = Path(app.srcdir) / "questions"
+    known = questions(str(folder))
     for cell in list(doctree.findall(nodes.container)):
         if cell.get("nb_element") != "cell_code":
             continue
@@ -54,6 +55,8 @@ def show(app, doctree):
         match = REVEAL.match(source.astext().strip()) if source is not None else None
         if match is None:
             continue
+        for path in folder.glob("*.toml"):
+            app.env.note_dependency(str(path))  # a changed reply rebuilds the chapter
         if match[1] not in known:
             logger.warning("reveal(%r): no such question in book/questions", match[1],
                            location=app.env.docname, type="txsite", subtype="question")
@@ -65,7 +68,6 @@ def show(app, doctree):
         cell["classes"].append("tx-reveal")
         after = cell.parent.index(cell) + 1
         cell.parent.insert(after, nodes.raw("", replies(known[match[1]]), format="html"))
-
 
 
 def setup(app):

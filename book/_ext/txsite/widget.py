@@ -1,12 +1,19 @@
-"""`:::{widget} name`: the widget `tx.course.widgets.name()` on a page that is not a notebook."""
+"""A widget of `tx.course.widgets` on a page that is not a notebook; the body holds its arguments:
 
+    :::{widget} retrieval
+    query: [1.0, 0.4]
+    keys: [[1.4, 0.2], [0.3, 1.5]]
+    :::
+"""
+
+import yaml
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
 
 class Widget(Directive):
     required_arguments = 1
-    final_argument_whitespace = True
+    has_content = True
 
     def run(self):
         from tx.course import widgets
@@ -14,7 +21,9 @@ class Widget(Directive):
         make = getattr(widgets, self.arguments[0], None)
         if make is None:
             raise self.error(f"tx.course.widgets has no widget {self.arguments[0]!r}")
-        return [nodes.raw("", make()._repr_html_(), format="html")]
+        arguments = yaml.safe_load("\n".join(self.content)) or {}
+        self.state.document.settings.env.note_dependency(widgets.__file__)
+        return [nodes.raw("", make(**arguments)._repr_html_(), format="html")]
 
 
 def setup(app):
