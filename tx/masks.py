@@ -92,12 +92,12 @@ class Mask:
             ValueError: the mask was made for another number of rows, queries or keys.
         """
         B, H, T, S = shape
-        q_pos, k_pos = self.positions(T, S, device)  # (T,), (S,)  or one row each: (B, T), (B, S)
-        _check_tables(self, B, S)
+        q_pos, k_pos = self.positions(T, S, device)  # (T,) or (B, T), (S,) or (B, S)
+        _check_tables(self, shape)
         b = torch.arange(B, device=q_pos.device).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
         h = torch.arange(H, device=q_pos.device).view(1, -1, 1, 1)  # (1, H, 1, 1)
-        q_pos = q_pos.view(-1, 1, T, 1)  # (N, 1, T, 1)  N is B or 1
-        k_pos = k_pos.view(-1, 1, 1, S)  # (M, 1, 1, S)  M is B or 1
+        q_pos = torch.atleast_2d(q_pos)[:, None, :, None]  # (B or 1, 1, T, 1)
+        k_pos = torch.atleast_2d(k_pos)[:, None, None, :]  # (B or 1, 1, 1, S)
         return self.keep(b, h, q_pos, k_pos) & (k_pos >= 0)
 
     def structure(self, T, S):
@@ -191,7 +191,7 @@ def as_mask(mask):
             spot = (b, h, q_pos - first, k_pos)
             return table[tuple(x if n > 1 else x * 0 for x, n in zip(spot, table.shape, strict=True))]
 
-        return Mask(look_up, "table", (("table", table[:, 0, 0]),))
+        return Mask(look_up, "table", (("table", table),))
     if callable(mask):
         return Mask(mask, getattr(mask, "__name__", "predicate"), (("predicate", mask),))
     raise ValueError(f"{mask!r} is no mask: expected a tx.Mask, a boolean tensor or a predicate.")
@@ -202,7 +202,7 @@ def to_additive(mask, shape, dtype=torch.float32, hidden=float("-inf"), device=N
 
     -> broadcastable to `shape` = (B, H, T, S). `transformers` hides with `torch.finfo(dtype).min`.
     """
-    keep = as_mask(mask).dense(shape, device)  # (B, H, T, S)  or 1 where an axis does not matter
+    keep = as_mask(mask).dense(shape, device)  # (B or 1, H or 1, T, S)
     return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill(~keep, hidden)
 
 
@@ -221,7 +221,7 @@ def to_sdpa(mask, shape, device=None):
 def to_mha(mask, shape, device=None):
     """`attn_mask` for `nn.MultiheadAttention`, where True = may NOT attend: (T, S) or (B·H, T, S)."""
     B, H, T, S = shape
-    hidden = ~as_mask(mask).dense(shape, device)  # (B, H, T, S)  or 1 where an axis does not matter
+    hidden = ~as_mask(mask).dense(shape, device)  # (B or 1, H or 1, T, S)
     if hidden.shape[:2] == (1, 1):
         return hidden[0, 0].expand(T, S)
     return hidden.expand(shape).reshape(B * H, T, S)
@@ -230,7 +230,7 @@ def to_mha(mask, shape, device=None):
 def to_flex(mask, T, S, device=None):
     """A `mask_mod(b, h, q_idx, kv_idx)` for FlexAttention, which counts slots, not positions."""
     mask = as_mask(mask)
-    q_pos, k_pos = mask.positions(T, S, device)  # (T,), (S,)  or one row each: (B, T), (B, S)
+    q_pos, k_pos = mask.positions(T, S, device)  # (T,) or (B, T), (S,) or (B, S)
 
     def mask_mod(b, h, q_idx, kv_idx):
         q = q_pos[q_idx] if q_pos.dim() == 1 else q_pos[b, q_idx]
@@ -271,12 +271,15 @@ def _tables(parts):
             yield kind, value
 
 
-def _check_tables(mask, B, S):
+def _check_tables(mask, shape):
+    B, H, T, S = shape
     for kind, table in _tables(mask.parts):
         if table.shape[0] not in (1, B):
             raise ValueError(f"{kind}: made for {table.shape[0]} rows, the batch has {B}.")
-        if mask.q_pos is None and 1 < table.shape[1] < S:
-            raise ValueError(f"{kind}: made for {table.shape[1]} keys, there are {S}.")
+        if mask.q_pos is None and 1 < table.shape[-1] < S:
+            raise ValueError(f"{kind}: made for {table.shape[-1]} keys, there are {S}.")
+        if kind == "table" and (table.shape[1] not in (1, H) or 1 < table.shape[2] < T):
+            raise ValueError(f"table {tuple(table.shape)}: does not cover (B, H, T, S) = {tuple(shape)}.")
 
 
 def _check_positions(mask, T, S):

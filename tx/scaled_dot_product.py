@@ -147,7 +147,7 @@ def _fused(q, k, v, mask, bias, scale, dropout):
         seen = {"attn_mask": mask}
     else:
         structure = mask.structure(*shape[2:])
-        dense = _dense(mask, shape, q.device) if structure == "dense" else None  # (B, H, T, S)
+        dense = _dense(mask, shape, q.device) if structure == "dense" else None  # (B or 1, H or 1, T, S)
         seen = {"attn_mask": dense, "is_causal": structure == "causal"}
     shares = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(
@@ -161,21 +161,24 @@ def _dense(mask, shape, device):
 
 
 def _known(mask, q, k):
-    """The mask as None, a boolean tensor, or a `Mask`; ValueError if it is none of these."""
-    if mask is None or not isinstance(mask, torch.Tensor):
-        if mask is None or hasattr(mask, "dense"):
-            return mask
-        from .masks import as_mask  # chapter 3's module: only a bare predicate needs it here
+    """The mask as None, a boolean tensor or a `Mask`; ValueError if it is none of these."""
+    if isinstance(mask, torch.Tensor):
+        _check_table(mask, (*q.shape[:3], k.shape[2]))
+        return mask
+    if mask is None or hasattr(mask, "dense"):
+        return mask
+    from .masks import as_mask  # chapter 3's module: only a bare predicate needs it here
 
-        return as_mask(mask)
-    shape = (*q.shape[:3], k.shape[2])
+    return as_mask(mask)
+
+
+def _check_table(mask, shape):
     if mask.dtype != torch.bool:
         raise ValueError(
             f"mask has dtype {mask.dtype}: a mask is boolean, True = may attend.\n"
             "  0/1 integers: pass mask.bool(). Additive floats (0 and -inf): pass bias=mask."
         )
     _check_broadcast("mask", mask, shape)
-    return mask
 
 
 def _check_broadcast(name, x, shape):
@@ -204,6 +207,8 @@ def _check_attention(q, k, v, bias, softcap, sinks, dropout, how, return_weights
         raise ValueError(f"every key needs its value: heads and length of k and v differ.\n{shapes}")
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(f"queries have width {q.shape[-1]}, keys {k.shape[-1]}.\n{shapes}")
+    if k.shape[2] == 0:
+        raise ValueError(f"there is no key to attend to: k has length 0.\n{shapes}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(
             f"k has {k.shape[1]} heads and q has {q.shape[1]}: the number of query heads must be a "
