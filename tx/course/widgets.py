@@ -22,24 +22,31 @@ from html import escape
 _MAX_BYTES = 30_000  # a page may hold several widgets, and every output is stored in the notebook
 
 _CSS = """
-.txw{--a:#2b7bc0;--b:#c26a00;--line:#7a7a7a66;max-width:700px;margin:.5rem 0;font-size:14px;
-line-height:1.4;color:inherit}
+.txw{--a:#2b7bc0;--b:#d06a00;--line:#7a7a7a66;
+--g:var(--pst-color-background,var(--jp-layout-color0,Canvas));
+position:relative;max-width:700px;margin:.5rem 0;font-size:14px;line-height:1.4;color:inherit}
 .txw *{box-sizing:border-box}
 .txw .t{font-weight:600;margin-bottom:2px}
 .txw .n{opacity:.85;margin:4px 0}
 .txw .f{display:flex;flex-wrap:wrap;gap:14px 22px;align-items:flex-start;margin:8px 0}
 .txw .f>svg{flex:0 1 auto}
+.txw .s{overflow-x:auto;min-width:0;padding:4px;margin:-4px}
 .txw .p{flex:1 1 250px;min-width:0}
 .txw svg{display:block;width:100%;height:auto;overflow:visible;user-select:none}
 .txw text{fill:currentColor;font:12px system-ui,sans-serif;stroke:none}
 .txw .m{opacity:.75}
+.txw .h{paint-order:stroke;stroke:var(--g);stroke-width:4px;stroke-linejoin:round}
 .txw button,.txw input[type=number]{font:inherit;color:inherit;background:none;
 border:1px solid #7a7a7a;border-radius:6px;min-height:32px;padding:2px 9px;cursor:pointer}
 .txw input[type=number]{width:58px;padding:2px 4px 2px 8px}
 .txw button:hover{border-color:var(--a);box-shadow:inset 0 0 0 1px var(--a)}
 .txw button[aria-checked=true]{border-color:var(--b);box-shadow:inset 0 0 0 1px var(--b)}
 .txw button:disabled{opacity:.45;cursor:default;box-shadow:none;border-color:#7a7a7a}
-.txw input[type=range]{width:100%;height:28px;margin:0;accent-color:var(--b);cursor:pointer}
+.txw input[type=range]{appearance:none;width:100%;height:30px;margin:0;cursor:pointer;
+background:linear-gradient(#7a7a7a,#7a7a7a) center/100% 3px no-repeat}
+.txw ::-webkit-slider-thumb{appearance:none;width:20px;height:20px;border-radius:50%;
+background:var(--b);border:0}
+.txw ::-moz-range-thumb{width:20px;height:20px;border-radius:50%;background:var(--b);border:0}
 .txw :focus{outline:none}
 .txw :focus-visible{outline:3px solid var(--b);outline-offset:2px;border-radius:6px}
 .txw .c{display:flex;flex-wrap:wrap;gap:6px;align-items:center;margin:6px 0}
@@ -47,7 +54,8 @@ border:1px solid #7a7a7a;border-radius:6px;min-height:32px;padding:2px 9px;curso
 font-variant-numeric:tabular-nums}
 .txw .b i{display:block;height:11px;border-radius:2px;background:var(--a);min-width:1px}
 .txw .b span{white-space:nowrap;overflow:hidden;text-overflow:ellipsis;max-width:150px}
-.txw .r{text-align:right}
+.txw .b .r{text-align:right;max-width:none}
+.txw .k{border:1px solid var(--line);border-radius:8px;margin:0;padding:3px 3px 3px 10px;gap:4px}
 .txw .o{font-variant-numeric:tabular-nums;margin-top:8px}
 .txw .x{display:inline-block;font:13px ui-monospace,monospace;padding:4px 8px;color:inherit;
 border:1px solid var(--line);border-radius:6px;background:none;overflow-wrap:anywhere}
@@ -68,7 +76,8 @@ color:inherit;padding:0}
 # of queries against columns of keys, `bars` a list of labelled numbers, `rove` arrow keys.
 _JS = """
 var live=E(root,'div',{'class':'v','aria-live':'polite'}),timer;
-root.style.position='relative';root.querySelector('details').open=false;
+root.querySelector('details').open=false;
+root.addEventListener('keydown',function(e){if(e.defaultPrevented)e.stopPropagation()});
 function E(p,t,a,s){var g=/^(svg|g|rect|line|path|circle|text|title)$/.test(t),k,
 e=g?document.createElementNS('http://www.w3.org/2000/svg',t):document.createElement(t);
 for(k in a)e.setAttribute(k,a[k]);if(s!=null)e.textContent=s;if(p)p.appendChild(e);return e}
@@ -77,25 +86,29 @@ function num(x,n){return x.toFixed(n).replace(/^-(0(\\.0+)?)$/,'$1').replace('-'
 function say(s){clearTimeout(timer);timer=setTimeout(function(){live.textContent=s},250)}
 function cut(s){return s.length>12?s.slice(0,11)+'\\u2026':s}
 function size(s){return 10+7*Math.max.apply(null,s.map(function(x){return cut(x).length}))}
-function bars(p,labels){p.textContent='';return labels.map(function(s){
+function bars(p,labels,head){['key','',head].forEach(function(s,i){
+E(p,'span',{'class':i>1?'m r':'m'},s)});return labels.map(function(s){
 E(p,'span',{title:s},s);var i=E(E(p,'div'),'i'),n=E(p,'span',{'class':'r'});
 return function(w,text,opacity){i.style.width=100*w+'%';n.textContent=text}})}
 function rove(e,i,n,back,on){var k=e.key,j=k==back?i-1:k==on?i+1:k=='Home'?0:k=='End'?n-1:i;
 if(j==i&&k!='Home'&&k!='End')return -1;e.preventDefault();return Math.min(n-1,Math.max(0,j))}
-function grid(p,rows,cols,right){
-var lx=size(rows)+22,flat=cols.every(function(s){return cut(s).length<4}),
-top=(flat?18:size(cols))+22,c=Math.max(13,Math.min(34,Math.floor((336-lx-right)/cols.length))),
+function grid(p,rows,cols,right,first){
+var pos=first==null?0:15,lx=size(rows)+22+pos,flat=cols.every(function(s){return cut(s).length<5}),
+top=(flat?18:size(cols))+22+pos,c=Math.max(13,Math.min(34,Math.floor((336-lx-right)/cols.length))),
 W=lx+c*cols.length+right+2,H=top+c*rows.length+4,
-s=E(p,'svg',{viewBox:'0 0 '+W+' '+H,style:'max-width:'+W+'px'}),g=[],cells=[];
+s=E(E(p,'div',{'class':'s',style:'flex:0 1 '+(W+8)+'px'}),'svg',{viewBox:'0 0 '+W+' '+H,
+style:'max-width:'+W+'px;min-width:'+Math.round(.8*W)+'px'}),g=[],cells=[];
 E(s,'text',{x:lx,y:12,'class':'m'},'key \\u2192');
 E(s,'text',{x:12,y:top,'class':'m',transform:'rotate(-90 12 '+top+')','text-anchor':'end'},
 '\\u2190 query');
-cols.forEach(function(t,j){var x=lx+c*(j+.5),y=top-6;
+cols.forEach(function(t,j){var x=lx+c*(j+.5),y=top-6-pos;
+if(pos)E(s,'text',{x:x,y:top-6,'text-anchor':'middle','class':'m'},j);
 E(E(s,'text',flat?{x:x,y:y,'text-anchor':'middle'}:
 {x:x+4,y:y,transform:'rotate(-90 '+(x+4)+' '+y+')'},cut(t)),'title',{},t)});
 rows.forEach(function(t,i){var y=top+c*i,r=E(s,'g',{}),k;cells.push([]);g.push(r);
 E(r,'rect',{x:20,y:y,width:lx-20,height:c,fill:'transparent'});
-E(E(r,'text',{x:lx-7,y:y+c/2+4,'text-anchor':'end'},cut(t)),'title',{},t);
+if(pos)E(r,'text',{x:lx-7,y:y+c/2+4,'text-anchor':'end','class':'m'},first+i);
+E(E(r,'text',{x:lx-7-pos*1.3,y:y+c/2+4,'text-anchor':'end'},cut(t)),'title',{},t);
 for(k=0;k<cols.length;k++)cells[i].push(E(r,'rect',{x:lx+c*k+1,y:y+1,width:c-2,height:c-2,rx:2,
 stroke:'#7a7a7a','stroke-opacity':.4,fill:'transparent'}))});
 return{svg:s,rows:g,cells:cells,x:lx,top:top,c:c,end:lx+c*cols.length}}
@@ -104,7 +117,7 @@ cell.setAttribute('fill-opacity',w);cell.textContent='';E(cell,'title',{},text)}
 """
 
 _RETRIEVAL = """
-var L=d.lim,Z=320,box=stage(),f=E(box,'div',{'class':'f'}),n=d.labels.length,one=d.values[0].length<2,
+var L=d.lim,Z=320,box=stage(),f=E(box,'div',{'class':'f'}),one=d.values[0].length<2,
 s=E(f,'svg',{viewBox:'0 0 '+Z+' '+Z,style:'max-width:340px;cursor:crosshair',role:'group',
 'aria-label':'plane with the keys and the query'}),q=d.query.slice(),tau=d.temperature,k,
 X=function(x){return Z/2+x/L*(Z/2-6)},Y=function(y){return Z/2-y/L*(Z/2-6)};
@@ -117,17 +130,16 @@ E(s,'text',{x:Z/2+7,y:16,'class':'m'},'\\u2191 '+d.axes[1]);
 var dots=d.keys.map(function(p){E(s,'line',{x1:X(0),y1:Y(0),x2:X(p[0]),y2:Y(p[1]),
 stroke:'var(--a)','stroke-opacity':.45});
 return E(s,'circle',{cx:X(p[0]),cy:Y(p[1]),fill:'var(--a)','fill-opacity':.75,stroke:'var(--a)'})}),
-tags=d.keys.map(function(p,i){var e=p[0]>L*.35;return E(s,'text',{x:X(p[0])+(e?-9:9),
-y:Y(p[1])+(p[1]<0?19:-9),'text-anchor':e?'end':'start','font-weight':600},d.labels[i])}),
 ray=E(s,'line',{x1:X(0),y1:Y(0),stroke:'var(--b)','stroke-width':2.5}),
 h=E(s,'g',{tabindex:0,role:'slider','aria-label':'query, move with the arrow keys',
 'aria-valuemin':-L,'aria-valuemax':L,style:'cursor:grab;touch-action:none'});
 E(h,'circle',{r:22,fill:'transparent'});E(h,'path',{d:'M0-9L9 0 0 9-9 0Z',fill:'var(--b)'});
-E(h,'text',{x:0,y:-13,'text-anchor':'middle'},'query');
+var tags=d.labels.map(function(t){return E(s,'text',{'text-anchor':'middle','class':'h','pointer-events':'none'},t)}),
+tag=E(h,'text',{'text-anchor':'middle','class':'h'},'query');
 var p=E(f,'div',{'class':'p'}),lab=E(p,'label',{}),lt=E(lab,'span'),
 sl=E(lab,'input',{type:'range',min:-30,max:20,step:1,'aria-label':'temperature'}),
-root2=E(E(p,'div',{'class':'c'}),'button',{type:'button'},'set to \\u221ad_k = 1.41'),
-bb=E(p,'div',{'class':'b'}),bar=bars(bb,d.labels),line,mark,out=E(p,'div',{'class':'o'}),
+std=E(E(p,'div',{'class':'c'}),'button',{type:'button'},'set to \\u221ad_k = 1.41'),
+bar=bars(E(p,'div',{'class':'b'}),d.labels,'weight \\u00d7 value'),line,mark,out=E(p,'div',{'class':'o'}),
 vs=d.values.map(function(v){return v[0]}),lo=Math.min.apply(null,vs),hi=Math.max.apply(null,vs),
 V=function(v){return 12+256*(hi>lo?(v-lo)/(hi-lo):.5)};
 if(one){line=E(p,'svg',{viewBox:'0 0 280 40',style:'max-width:330px;margin-top:10px',
@@ -144,15 +156,18 @@ w=sc.map(function(x){return Math.exp((x-m)/tau)}),sum=w.reduce(function(a,b){ret
 r=d.values[0].map(function(_,j){return w.reduce(function(a,b,i){
 return a+b/sum*d.values[i][j]},0)}),best=0,at='('+num(q[0],2)+', '+num(q[1],2)+')';
 w=w.map(function(x){return x/sum});
-w.forEach(function(x,i){if(x>w[best])best=i;dots[i].setAttribute('r',3+15*Math.sqrt(x));
-bar[i](x,num(x,3)+'  \\u00d7 '+tuple(d.values[i]))});
+w.forEach(function(x,i){if(x>w[best])best=i;var y=d.keys[i][1],z=3+15*Math.sqrt(x);
+dots[i].setAttribute('r',z);tags[i].setAttribute('x',X(d.keys[i][0]));
+tags[i].setAttribute('y',Y(y)+(y<0?z+14:-z-5));
+bar[i](x,num(x,3)+' \\u00d7 '+tuple(d.values[i]))});
+tag.setAttribute('y',q[1]<0?-14:24);
 ray.setAttribute('x2',X(q[0]));ray.setAttribute('y2',Y(q[1]));
 h.setAttribute('transform','translate('+X(q[0])+' '+Y(q[1])+')');
 h.setAttribute('aria-valuenow',q[0]);h.setAttribute('aria-valuetext','query at '+at);
 lt.textContent='temperature '+num(tau,2);sl.setAttribute('aria-valuetext',num(tau,2));
 sl.value=Math.round(Math.log10(tau)*20);
 if(one)mark.setAttribute('d','M'+V(r[0])+' 26l-6-12h12z');
-out.textContent='';E(out,'span',{},'query '+at+'   read-out ');
+out.textContent='';E(out,'span',{},'query '+at+', read-out ');
 E(out,'b',{'data-out':1},tuple(r));
 if(!quiet)say('query at '+at+', temperature '+num(tau,2)+'. Read-out '+tuple(r)+
 '. Largest weight '+num(w[best],2)+' on '+d.labels[best])}
@@ -169,16 +184,16 @@ s.addEventListener('click',drag);
 h.addEventListener('keydown',function(e){var v={ArrowLeft:[-1,0],ArrowRight:[1,0],ArrowUp:[0,1],
 ArrowDown:[0,-1]}[e.key],t=e.shiftKey?.5:.1;if(v){e.preventDefault();put(q[0]+v[0]*t,q[1]+v[1]*t)}});
 sl.addEventListener('input',function(){tau=Math.pow(10,sl.value/20);draw()});
-root2.addEventListener('click',function(){tau=Math.SQRT2;draw()});
+std.addEventListener('click',function(){tau=Math.SQRT2;draw()});
 draw(true);
 """
 
 _HEADS = """
 var box=stage(),H=d.maps.length,T=d.queries.length,S=d.keys.length,h=0,i=T-1,
 row=E(box,'div',{'class':'c',role:'radiogroup','aria-label':'head'}),
-G=grid(E(box,'div',{'class':'f'}),d.queries,d.keys,0),
-p=E(G.svg.parentNode,'div',{'class':'p'}),what=E(p,'div',{'class':'n'}),
-bar=bars(E(p,'div',{'class':'b'}),d.keys),
+f=E(box,'div',{'class':'f'}),G=grid(f,d.queries,d.keys,0),
+p=E(f,'div',{'class':'p'}),what=E(p,'div',{style:'margin-bottom:6px'}),
+bar=bars(E(p,'div',{'class':'b'}),d.keys,'weight'),shown,
 frame=E(G.svg,'rect',{x:G.x,width:G.c*S,height:G.c,rx:3,fill:'none',stroke:'var(--b)',
 'stroke-width':2.5,'pointer-events':'none'}),
 btn=d.maps.map(function(m,k){var b=E(row,'button',{type:'button',role:'radio'}),
@@ -200,14 +215,15 @@ g.addEventListener('keydown',function(e){var j=rove(e,i,T,'ArrowUp','ArrowDown')
 if(j>=0){i=j;draw();G.rows[i].focus();return}
 j=rove(e,h,H,'ArrowLeft','ArrowRight');if(j>=0){h=j;draw()}})});
 function draw(quiet){var m=d.maps[h],r=m[i],best=0;
-m.forEach(function(r,a){r.forEach(function(w,c){shade(G.cells[a][c],w/1000,
-d.names[h]+', query '+d.queries[a]+', key '+d.keys[c]+': '+num(w/1000,3))})});
+if(shown!==h)m.forEach(function(r,a){r.forEach(function(w,c){shade(G.cells[a][c],w/1000,
+d.names[h]+', query '+d.queries[a]+', key '+d.keys[c]+': '+num(w/1000,3))})});shown=h;
 r.forEach(function(w,c){if(w>r[best])best=c;bar[c](w/1000,num(w/1000,3))});
 btn.forEach(function(b,k){b.setAttribute('aria-checked',k==h);b.tabIndex=k==h?0:-1});
 G.rows.forEach(function(g,k){g.setAttribute('tabindex',k==i?0:-1);
 g.setAttribute('aria-label','query '+d.queries[k]);g.setAttribute('aria-pressed',k==i)});
 frame.setAttribute('y',G.top+G.c*i);
-what.textContent=d.names[h]+', query \\u201c'+d.queries[i]+'\\u201d: weight on each key';
+what.textContent='';E(what,'b',{},d.names[h]);E(what,'span',{},', query ');
+E(what,'b',{},d.queries[i]);E(what,'span',{},' looks at');
 if(!quiet)say(d.names[h]+', query '+d.queries[i]+': largest weight '+num(r[best]/1000,2)+
 ' on '+d.keys[best])}
 draw(true);
@@ -233,10 +249,10 @@ arg={causal:'',padding:'real',documents:'ids'},S=d.tokens.length,T=d.T,terms=d.t
 G,box=stage(),list=E(box,'div',{'class':'c'}),add=E(box,'div',{'class':'c'}),
 tl=E(E(box,'div',{'class':'c'}),'label',{style:'flex:1 1 240px;max-width:340px'}),
 tt=E(tl,'span'),ti=E(tl,'input',{type:'range',min:1,max:S,step:1}),
-f=E(box,'div',{'class':'f'}),left=E(f,'div',{style:'flex:0 1 420px;min-width:0'}),
+f=E(box,'div',{'class':'f'}),left=E(f,'div',{style:'flex:0 1 344px;min-width:0'}),
 p=E(f,'div',{'class':'p'}),at=[0,0];
-E(p,'div',{'class':'n'},'In tx:');
-var code=E(p,'code',{'class':'x','data-out':1}),note=E(p,'div',{'class':'o'}),
+E(p,'div',{'class':'n'},'in tx');
+var code=E(p,'code',{'class':'x','data-out':1}),names=E(p,'div',{'class':'n'}),note=E(p,'div',{'class':'o'}),
 undo=E(E(p,'div',{'class':'c'}),'button',{type:'button'},'undo changes by hand');
 function named(){var s='',either=false;terms.forEach(function(t,i){
 var me=t.kind+'('+(t.n==null?arg[t.kind]:t.n)+')';
@@ -244,14 +260,14 @@ if(!i){s=me;either=false;return}
 if(t.op=='&'&&either)s='('+s+')';either=t.op=='|';s+=' '+t.op+' '+me});return s||'everything()'}
 function keep(i,j){var q=S-T+i,v=true;terms.forEach(function(t,k){var x=see[t.kind](q,j,t.n);
 v=!k?x:t.op=='|'?v||x:v&&x});return v!==!!hand[i+','+j]}
-function label(k){return d.tokens[k]}
+function name(k){return d.numbered?k:k+' '+d.tokens[k]}
 function build(){
 list.textContent='';
 terms.forEach(function(t,k){
 if(k){var o=E(list,'button',{type:'button',
 'aria-label':'combine with '+(t.op=='&'?'and':'or')+': press for '+(t.op=='&'?'or':'and')},t.op);
 o.addEventListener('click',function(){t.op=t.op=='&'?'|':'&';change('op',k)})}
-var g=E(list,'span',{'class':'c',style:'margin:0;gap:2px'});E(g,'span',{},t.kind);
+var g=E(list,'span',{'class':'c k'});E(g,'span',{},t.kind);
 if(t.n!=null){var n=E(g,'input',{type:'number',min:t.kind=='window'?1:0,max:S,value:t.n,
 'aria-label':t.kind+(t.kind=='window'?', keys seen counting the query':', number of keys')});
 n.addEventListener('input',function(){var v=Math.round(+n.value);
@@ -267,8 +283,8 @@ b.addEventListener('click',function(){
 terms.push({kind:kind,op:'&',n:kind=='window'?d.window:kind=='prefix'?d.prefix:null});
 change('rm',kind)})});
 left.textContent='';
-var q=[];for(var i=0;i<T;i++)q.push(label(S-T+i));
-G=grid(left,q,d.tokens,54);at=[Math.min(at[0],T-1),at[1]];
+var q=d.tokens.slice(S-T);
+G=grid(left,q,d.tokens,54,d.numbered?null:S-T);at=[Math.min(at[0],T-1),at[1]];
 G.svg.setAttribute('role','grid');G.svg.setAttribute('aria-label','mask: rows are queries, '+
 'columns are keys; arrow keys move, space changes a cell');
 E(G.svg,'text',{x:G.end+8,y:G.top-6,'class':'m'},'sees');
@@ -290,15 +306,17 @@ else b=list.querySelectorAll('button')[what=='op'?2*k-1:list.querySelectorAll('b
 if(b)b.focus()}
 function draw(){var all=0,empty=[],n=0,s=named();G.dots.textContent='';
 G.rows.forEach(function(g,i){var c=0;
-G.cells[i].forEach(function(e,j){var v=keep(i,j),text='query '+(S-T+i)+' '+label(S-T+i)+
-(v?' sees':' does not see')+' key '+j+' '+d.tokens[j];c+=v;shade(e,v?.8:0,text);
+G.cells[i].forEach(function(e,j){var v=keep(i,j),text='query '+name(S-T+i)+
+(v?' sees':' does not see')+' key '+name(j);c+=v;shade(e,v?.8:0,text);
 e.setAttribute('aria-label',text);e.setAttribute('aria-selected',v);
 e.setAttribute('tabindex',i==at[0]&&j==at[1]?0:-1);
 if(hand[i+','+j]){n++;E(G.dots,'circle',{cx:G.x+G.c*(j+.5),cy:G.top+G.c*(i+.5),r:G.c/6,
 fill:'var(--b)'})}});
 all+=c;G.count[i].textContent=c?c:'0 empty';G.count[i].style.fill=c?'':'var(--b)';
 G.count[i].style.fontWeight=c?'':700;if(!c)empty.push(S-T+i)});
-code.textContent=n?'as_mask(keep)':s;undo.disabled=!n;
+code.textContent=n?'as_mask(keep)':s;
+names.textContent=(/real/.test(s)?'real = ['+d.real.map(Number).join(', ')+']  ':'')+
+(/ids/.test(s)?'ids = ['+d.ids.join(', ')+']':'');undo.disabled=!n;
 tt.textContent='queries: the last '+T+' of '+S+' tokens (T = '+T+', S = '+S+')';
 ti.setAttribute('aria-valuetext',T);
 note.textContent=(n?s+' with '+n+' cell'+(n>1?'s':'')+' changed by hand; keep is the grid as '+
@@ -499,7 +517,8 @@ def mask_editor(
         >>> widgets.mask_editor(4, 6, tokens="the cat sat on the mat".split(),
         ...                     start="causal() & window(3)", ids=[0, 0, 0, 1, 1, 1])
     """
-    tokens = [str(k) for k in range(S)] if tokens is None else list(tokens)
+    numbered = tokens is None
+    tokens = [str(k) for k in range(S)] if numbered else list(tokens)
     real = None if real is None else [bool(x) for x in _plain(real)]
     ids = None if ids is None else [int(x) for x in _plain(ids)]
     if not 1 <= T <= S:
@@ -513,13 +532,14 @@ def mask_editor(
         [f"{S - T + i} {tokens[S - T + i]}", *("●" if x else "·" for x in row), str(sum(row))]
         for i, row in enumerate(grid)
     ]
-    given = [f"real = {[int(x) for x in real]}"] if real else []
-    given += [f"ids = {ids}"] if ids else []
-    caption = f"{start}, T = {T}, S = {S}: a row is a query, ● means it sees that key."
+    given = f", real = {[int(x) for x in real]}" if "real" in start else ""
+    given += f", ids = {ids}" if "ids" in start else ""
+    caption = f"{start}, T = {T}, S = {S}{given}: a row is a query, ● means it sees that key."
     how = "Add blocks, press & or | to change how they combine, press a cell to change it by hand."
     data = {
         "T": T,
         "tokens": tokens,
+        "numbered": numbered,
         "terms": terms,
         "real": real,
         "ids": ids,
@@ -529,7 +549,7 @@ def mask_editor(
     return _widget(
         "mask",
         title or "Who may look where?",
-        " ".join([how, *(f"{g}." for g in given)]),
+        how,
         _MASK,
         data,
         caption,
@@ -552,10 +572,11 @@ def _widget(kind, title, how, script, data, caption, head, rows):
         for row in rows
     )
     html = (
-        f'<div class="txw" id="{name}" role="group" aria-label="{escape(title)}">'
+        f'<div class="txw" id="{name}" role="group" aria-label="{escape(title)}" '
+        "data-lm-suppress-shortcuts>"  # JupyterLab would take the arrow keys
         f'<style>{_CSS}</style><div class="t">{escape(title)}</div>'
         f'<div class="n">{escape(how)}</div>'
-        f"<details open><summary>The same as a table</summary>"
+        f"<details open><summary>The starting numbers as a table</summary>"
         f'<div class="w"><table><caption>{escape(caption)}</caption>'
         f"<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div></details>"
         f"<script>(function(root,d){{{_JS}{script}}})"
