@@ -119,7 +119,11 @@ def everything():
 
 def causal():
     """A query sees the keys at its own position and before, as in GPT."""
-    return Mask(lambda b, h, q_pos, k_pos: k_pos <= q_pos, "causal()", (("causal", None),))
+
+    def keep(b, h, q_pos, k_pos):
+        return k_pos <= q_pos
+
+    return Mask(keep, "causal()", (("causal", None),))
 
 
 def window(W):
@@ -127,11 +131,12 @@ def window(W):
 
     `causal() & window(W)` is the sliding window of Mistral: exactly W keys, the query among them.
     """
-    if W < 1:
-        raise ValueError(f"window({W}): a window counts the query itself, so W is at least 1.")
-    return Mask(
-        lambda b, h, q_pos, k_pos: (q_pos - k_pos).abs() < W, f"window({W})", (("window", W),)
-    )
+    _check_window(W)
+
+    def keep(b, h, q_pos, k_pos):
+        return (q_pos - k_pos).abs() < W
+
+    return Mask(keep, f"window({W})", (("window", W),))
 
 
 def prefix(n):
@@ -202,7 +207,7 @@ def to_additive(mask, shape, dtype=torch.float32, hidden=float("-inf"), device=N
 
     -> broadcastable to `shape` = (B, H, T, S). `transformers` hides with `torch.finfo(dtype).min`.
     """
-    keep = as_mask(mask).dense(shape, device)  # (B or 1, H or 1, T, S)
+    keep = as_mask(mask).dense(shape, device)  # (B or 1, H or 1, T or 1, S)
     return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill(~keep, hidden)
 
 
@@ -221,7 +226,7 @@ def to_sdpa(mask, shape, device=None):
 def to_mha(mask, shape, device=None):
     """`attn_mask` for `nn.MultiheadAttention`, where True = may NOT attend: (T, S) or (B·H, T, S)."""
     B, H, T, S = shape
-    hidden = ~as_mask(mask).dense(shape, device)  # (B or 1, H or 1, T, S)
+    hidden = ~as_mask(mask).dense(shape, device)  # (B or 1, H or 1, T or 1, S)
     if hidden.shape[:2] == (1, 1):
         return hidden[0, 0].expand(T, S)
     return hidden.expand(shape).reshape(B * H, T, S)
@@ -254,6 +259,11 @@ def _same_positions(one, other):
         known = one if one.q_pos is not None else other
         return known.q_pos, known.k_pos
     raise ValueError(f"{one!r} and {other!r} stand at different positions: combine first, then .at().")
+
+
+def _check_window(W):
+    if W < 1:
+        raise ValueError(f"window({W}): a window counts the query itself, so W is at least 1.")
 
 
 def _check_table(name, argument, table):
