@@ -81,8 +81,9 @@ class Mask:
         if self.q_pos is not None:
             _check_positions(self, T, S)
             return self.q_pos, self.k_pos
+        # the last query stands at the last key
         k_pos = torch.arange(S, device=device)  # (S,)
-        q_pos = torch.arange(S - T, S, device=device)  # (T,)  the last query at the last key
+        q_pos = torch.arange(S - T, S, device=device)  # (T,)
         return q_pos, k_pos
 
     def dense(self, shape, device=None):
