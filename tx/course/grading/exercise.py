@@ -280,8 +280,8 @@ def exercises_of(module_name):
     exercises = in_module(sys.modules[module_name])
 
     @pytest.mark.parametrize("exercise", exercises, ids=[e.name for e in exercises])
-    def test_exercise(exercise, judged):
-        judged(exercise)
+    def test_exercise(exercise, student):
+        student(exercise)
 
     return test_exercise
 

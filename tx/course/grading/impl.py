@@ -62,14 +62,19 @@ class Session:
         """One request. Raises Raised, Borrowed, TimedOut or Gone."""
         request = {"do": do, "on": on, "args": args, "kwargs": kwargs}
         sent = wire.pack(request, lambda value: [_handle_of(value), ""])
-        reply = wire.unpack(self.carry(sent), lambda handle: Impl(self, *handle))
-        self.printed = (self.printed + reply.get("printed", ""))[:2_000]
-        if "borrowed" in reply:
-            raise Borrowed(reply["borrowed"])
-        if "raised" in reply:
-            raise rebuilt(reply["raised"])
-        self.changed = self.changed or (do == "call" and reply["changed"])
-        return reply["result"]
+        received = self.carry(sent)
+        try:
+            reply = wire.unpack(received, lambda handle: Impl(self, handle[0], str(handle[1])))
+            if "borrowed" in reply:
+                raise Borrowed(str(reply["borrowed"]))
+            self.printed = (self.printed + reply["printed"])[:2_000]
+            if "raised" not in reply:
+                self.changed = self.changed or (do == "call" and reply["changed"])
+                return reply["result"]
+            error = rebuilt(reply["raised"])
+        except (ValueError, TypeError, LookupError):  # bytes that our side of it did not write
+            raise Gone from None
+        raise error
 
     def carry(self, data):
         raise NotImplementedError

@@ -102,7 +102,7 @@ def describe(error):
     """An exception in plain values: its kind, its built-in ancestor, its message, and where."""
     kinds = [k.__name__ for k in type(error).__mro__ if getattr(builtins, k.__name__, None) is k]
     try:
-        message = str(error)
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
     except BaseException:
         message = "(its message cannot be read)"
     return {

@@ -1,21 +1,25 @@
-"""`grade("name")` and `hint("name")` in a notebook cell."""
+"""`grade("name")` and `hint("name")` in a notebook cell, and the list of all exercises."""
 
 import importlib.util
+import linecache
 import sys
 from difflib import get_close_matches
 from pathlib import Path
 
 from tx.course.grading import report as words
 from tx.course.grading.exercise import in_module
+from tx.course.grading.notebook import Notebook, Unreadable, fingerprint
+from tx.course.grading.progress import Progress
 
-FOLDER = Path(__file__).resolve().parents[3] / "exercises"
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "exercises"
 
 
-def catalogue(folder=FOLDER):
+def catalogue(folder=None):
     """Every exercise of the course by name, in order, from the grader modules in a folder."""
     found = {}
-    for path in sorted(Path(folder).glob("test_*.py")):
-        name = f"tx_graders.{path.stem}"
+    for path in sorted((folder or FOLDER).glob("test_*.py")):
+        name = f"tx_graders.{path.stem}@{path.parent}"
         if name not in sys.modules:
             spec = importlib.util.spec_from_file_location(name, path)
             module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -25,26 +29,85 @@ def catalogue(folder=FOLDER):
     return found
 
 
-def find(name):
-    """The exercise of that name. Raises KeyError with the nearest names."""
-    known = catalogue()
-    if name not in known:
-        near = get_close_matches(name, known, n=3) or list(known)
-        raise KeyError(f"there is no exercise {name!r}; there is {', '.join(near)}")
-    return known[name]
+def grade(name):
+    """Grade the exercise of that name on the function or class that is defined here.
 
+    The code runs in this process, so an endless loop is interrupted, but not a single very long
+    operation. `pytest exercises` runs the notebook afresh, in a process of its own.
 
-def grade(name, answer=None):
-    """Grade an exercise on the live object of that name, or on `answer`, and print the result."""
-    if answer is None:
-        answer = sys._getframe(1).f_globals.get(name)
-    if answer is None:
-        print(f"I see no `{name}` here yet: run the cell that defines it, then this one again.")
+    Args:
+        name: the exercise, such as "stable_softmax".
+    """
+    exercise = _find(name)
+    if exercise is None:
         return
-    report = find(name).judge(answer)
-    print("\n".join([words.headline(report), *words.details(report)]))
+    answer = sys._getframe(1).f_globals.get(name)
+    if answer is None:
+        print(f"There is no `{name}` here yet: run the cell that defines it, then this one again.")
+        return
+    report = exercise.judge(answer)
+    report.tree = fingerprint(_source(answer))
+    progress = _progress().load()
+    lines = words.present(report, progress)
+    progress.save()
+    print("\n".join([*lines, *filter(None, [progress.warning])]))
 
 
 def hint(name):
-    """Print the next hint for an exercise."""
-    print(find(name).hints[0])
+    """Print the next hint for an exercise: a question, then subgoals, then code, then the solution.
+
+    Args:
+        name: the exercise, such as "stable_softmax".
+    """
+    exercise = _find(name)
+    if exercise is None:
+        return
+    progress = _progress().load()
+    number = progress.ask(name)
+    progress.save()
+    print("\n".join(hint_lines(exercise, number)))
+
+
+def hint_lines(exercise, number):
+    """The hint of that number, counted from 1; the fourth and later are the solution."""
+    count = len(exercise.hints) + 1
+    number = min(number, count)
+    lines = [f"{exercise.name}: hint {number} of {count}"]
+    text = exercise.hints[number - 1] if number < count else solution(exercise)
+    lines += ["  " + line for line in text.strip("\n").splitlines()]
+    if number < count:
+        last = number == count - 1
+        lines.append(f"  (ask again for {'the solution' if last else 'the next one'})")
+    return lines
+
+
+def solution(exercise):
+    """The solved cell, from the solutions' notebook."""
+    path = FOLDER.parent / "solutions" / f"{exercise.chapter}.ipynb"
+    try:
+        cell = Notebook.read(path).cell_of(exercise.name)
+    except Unreadable:
+        cell = None
+    return cell.source if cell else f"The solution is in solutions/{path.name}."
+
+
+def _find(name):
+    known = catalogue()
+    if name in known:
+        return known[name]
+    near = get_close_matches(str(name), known, n=3) or list(known)
+    print(f"There is no exercise {name!r}; there is {', '.join(near)}.")
+
+
+def _progress():
+    """The learner's file; none while a solution is run."""
+    return Progress(None if Path.cwd().name == "solutions" else FOLDER / ".progress.json")
+
+
+def _source(answer):
+    """The source of the cell that defines a function or class."""
+    for part in (answer, *(vars(answer).values() if isinstance(answer, type) else ())):
+        code = getattr(part, "__code__", None)
+        if code is not None:
+            return "".join(linecache.getlines(code.co_filename)) or repr(code.co_code)
+    return repr(answer)

@@ -41,6 +41,7 @@ class Report:
     contract: str = ""  # how the first one breaks
     printed: str = ""
     notes: list = dataclasses.field(default_factory=list)
+    left_out: list = dataclasses.field(default_factory=list)  # cells of the notebook
     tree: str = ""  # a hash of the answer's syntax tree, tells attempts apart
 
     @classmethod
@@ -101,17 +102,13 @@ def _nested(value):
 
 def side_by_side(mismatch):
     """The expected and the got side of a mismatch, each as lines of aligned numbers."""
-    expected, got, wrong = _at(mismatch.expected, mismatch)
+    expected, got, wrong = mismatch.expected, mismatch.got, mismatch.wrong
     if wrong is None:
         return [_side(expected)], [_side(got)]
     head, expected, got, wrong = _slice_around(expected, got, wrong)
     marks = torch.zeros_like(wrong)
     width = max(_width(expected), _width(got))
     return head + _rows(expected, marks, width), head + _rows(got, wrong, width)
-
-
-def _at(expected, mismatch):
-    return mismatch.expected, mismatch.got, mismatch.wrong
 
 
 def _side(value):
@@ -152,60 +149,72 @@ def _rows(x, marks, width):
 
 # ── a report as a learner reads it ───────────────────────────────────────────────────────────────
 
-NAMES = {"todo": "to do"}
+NAMES = {"todo": "to do", "timeout": "too slow"}
+WIDTH = 100
 
 
 def headline(report, remark=""):
     """One line: state, name, points, and a remark."""
-    state = NAMES.get(report.state, report.state)
-    line = f"  {state:<8}{report.name:<28}{report.points}/{report.of}"
+    line = f"  {NAMES.get(report.state, report.state):<10}{report.name:<25}{report.points}/{report.of}"
     return f"{line:<44}{remark}".rstrip()
 
 
-def details(report, explain=False):
-    """The lines under the headline of an answer that did not pass."""
-    if report.state in ("passed", "todo"):
-        return [f"{INDENT}{report.reason}"] if report.reason else []
-    rows = [("checked", [report.checked])]
-    if report.called:
-        rows.append(("called", [report.called]))
-    if report.state in ("error", "timeout", "borrowed") or report.stage in ("raises", "changed"):
-        rows.append(("got", report.reason.splitlines()))
-    elif report.expected:
-        where = [f"in item {report.path} of the result"] if report.path else []
-        rows += [("expected", report.expected), ("got", report.got), ("that is", where)]
-        rows.append(("", [report.reason]))
+def details(report, named=False, offer_help=False):
+    """The lines under the headline of an answer that did not pass.
+
+    Args:
+        named: whether the mistake is called by its name.
+        offer_help: whether hints are offered.
+    """
+    if report.state == "passed":
+        return []
+    if report.state == "todo":
+        return _lines([("", [report.reason])] if report.reason else [])
+    rows = [("checked", [report.checked]), ("called", [report.called] if report.called else [])]
+    if report.expected and report.stage not in ("error", "raises", "changed"):
+        where = f"in {report.path} of the result: " if report.path else ""
+        rows += [("expected", report.expected), ("got", report.got), ("", [where + report.reason])]
     else:
-        rows.append(("got", [report.reason]))
+        rows.append(("got", report.reason.splitlines()))
     if report.contract:
-        holds = [f"{', '.join(quoted(report.holds))} hold{'s' * (len(report.holds) == 1)}"]
-        rows.append(("contract", holds * bool(report.holds) + [report.contract]))
-    rows.append(("question", [report.question]))
-    if explain:
-        rows.append(("mistake", mistake(report)))
+        held = ", ".join(f'"{name}"' for name in report.holds)
+        held = [f"{held} hold{'s' * (len(report.holds) == 1)};"] if held else []
+        rows.append(("contract", [*held, report.contract]))
+    if report.cases:  # it ran
+        rows.append(("question", [report.question]))
+    if named and report.mistake:
+        rows.append(("mistake", [f'this is exactly what "{report.mistake}" gives', report.why]))
     if report.printed.strip():
         rows.append(("printed", report.printed.strip().splitlines()[:4]))
-    rows += [("note", [note]) for note in report.notes]
+    rows.append(("note", report.notes))
+    if offer_help:
+        text = f'hint("{report.name}") in a cell, or pytest exercises --hint {report.name}'
+        rows.append(("help", [text]))
+    return _lines(rows)
+
+
+def _lines(rows):
     lines = []
     for label, texts in rows:
         for i, text in enumerate(texts):
-            lines += _wrapped(label if i == 0 else "", text)
+            first = f"{INDENT}{label if i == 0 else '':<11}"
+            if len(first) + len(text) <= WIDTH:
+                lines.append(first + text)
+            else:
+                space = " " * len(first)
+                lines += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=space)
     return lines
 
 
-def mistake(report):
-    """The name of a mistake and why it is one."""
-    if report.mistake is None:
-        return ["matches no mistake we know"]
-    return [f'this is exactly what "{report.mistake}" gives', report.why]
-
-
-def quoted(names):
-    return [f'"{name}"' for name in names]
-
-
-def _wrapped(label, text):
-    first = f"{INDENT}{label:<11}"
-    if len(first) + len(text) <= 100:
-        return [first + text]
-    return textwrap.wrap(text, 100, initial_indent=first, subsequent_indent=" " * len(first))
+def present(report, progress, explain=False):
+    """A report in full, noted in the learner's progress: headline and lines."""
+    bug = progress.entry(report.name).get("mistake")
+    remark = progress.record(report)
+    attempts = progress.attempts(report)
+    named = report.kind != "debug" and (explain or attempts > 1)
+    if report.state == "passed":
+        remark = f'the bug was "{bug}"' if report.kind == "debug" and bug else ""
+    elif named and report.state == "wrong" and not report.mistake:
+        remark += f"{'; ' if remark else ''}matches no mistake we know"
+    lines = details(report, named, offer_help=attempts > 1)
+    return [headline(report, remark), *lines]

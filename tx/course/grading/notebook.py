@@ -1,0 +1,117 @@
+"""Reading a learner's notebook: its code cells, their tags, and how to tell two attempts apart."""
+
+import ast
+import dataclasses
+import hashlib
+import json
+import re
+from pathlib import Path
+
+PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture")
+NOT_PYTHON = re.compile(r"^\s*(?:[\w, ]+=\s*)?[%!]|^\s*\?|\?\??\s*$")
+
+
+class Unreadable(Exception):
+    """A notebook that is missing or is no notebook; the message says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One code cell: its number in the notebook, its source, and the exercise it is tagged with."""
+
+    number: int
+    source: str
+    exercise: str | None
+
+
+class Notebook:
+    """The code cells of a notebook. Reading never changes the file."""
+
+    def __init__(self, path, cells):
+        self.path, self.cells = Path(path), cells
+        self.key = hashlib.sha1(repr(cells).encode("utf-8", "replace")).hexdigest()
+
+    @classmethod
+    def read(cls, path):
+        """The notebook in a file. Raises Unreadable."""
+        path = Path(path)
+        number = path.stem[:2]
+        back = f"`make reset EX={number}` brings a fresh one back" if number.isdigit() else ""
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+            found = json.loads(text)["cells"]
+            cells = [_cell(i, cell) for i, cell in enumerate(found, 1)]
+        except OSError:
+            raise Unreadable(f"{path.name} is not in {path.parent.name}: {back}") from None
+        except (ValueError, RecursionError) as error:
+            raise Unreadable(
+                f"{path.name} is no valid notebook ({error}): {back}, yours is kept"
+            ) from None
+        except (KeyError, TypeError, AttributeError):
+            raise Unreadable(f"{path.name} is JSON, but no notebook: {back}, yours is kept") from None
+        return cls(path, [cell for cell in cells if cell])
+
+    def cell_of(self, exercise):
+        """The cell tagged with an exercise, or None. Of several, the last that is Python."""
+        cells = [cell for cell in self.cells if cell.exercise == exercise]
+        good = [cell for cell in cells if parsed(cell.source) is not None]
+        return (good or cells or [None])[-1]
+
+    def definitions(self, cells=None):
+        """The names of the top-level functions and classes in some cells."""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        names = {}
+        for cell in self.cells if cells is None else cells:
+            tree = parsed(cell.source)
+            names |= {n.name: None for n in (tree.body if tree else ()) if isinstance(n, kinds)}
+        return list(names)
+
+
+def _cell(number, cell):
+    if cell["cell_type"] != "code":
+        return None
+    source = cell["source"]
+    source = source if isinstance(source, str) else "".join(source)
+    tagged = cell.get("metadata", {}).get("tx", {})
+    exercise = tagged.get("exercise") if isinstance(tagged, dict) else None
+    return Cell(number, without_magics(source), exercise if isinstance(exercise, str) else None)
+
+
+def without_magics(source):
+    """Source as plain Python: `%` and `!` lines become empty statements on the same line."""
+    if parsed(source) is not None:  # a line that starts with % may continue an expression
+        return source
+    lines = source.splitlines()
+    first = next((line.strip() for line in lines if line.strip()), "")
+    if first.startswith("%%") and first.split()[0] not in PYTHON_MAGICS:
+        return ""
+    return "\n".join(
+        line[: len(line) - len(line.lstrip())] + "pass" if NOT_PYTHON.search(line) else line
+        for line in lines
+    )
+
+
+def parsed(source):
+    """The syntax tree of some source, or None."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def fingerprint(source):
+    """A short hash that is the same for two attempts that differ in layout or comments alone."""
+    tree = parsed(without_magics(source))
+    if tree is None:
+        text = " ".join(source.split())
+    else:
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and len(body) > 1 and _is_text(body[0]):
+                del body[0]
+        text = ast.dump(tree)
+    return hashlib.sha1(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _is_text(node):
+    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)

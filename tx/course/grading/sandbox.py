@@ -1,0 +1,182 @@
+"""The grader's side of a learner's process: starts it, talks to it, ends it.
+
+Limits are not a sandbox against an attacker: strangers' work is graded in a container.
+"""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from multiprocessing.connection import Client
+
+from tx.course.grading import live, wire
+from tx.course.grading.impl import Gone, Session, TimedOut, rebuilt
+
+KEPT = ("PATH", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "LD_LIBRARY_PATH", "LANG")
+
+
+class Sandbox:
+    """A server of learners' processes, one at a time.
+
+    Args:
+        way: "fork" or "spawn"; by default fork where the system has it.
+        cell_seconds: how long one cell may run while a notebook is loaded.
+        memory: how many bytes a learner's process may take, where the system can limit it.
+    """
+
+    def __init__(self, way=None, cell_seconds=15.0, memory=3 << 30):
+        self.way = way or ("fork" if hasattr(os, "fork") else "spawn")
+        self.cell_seconds, self.memory = cell_seconds, memory
+        self.bad_cells = {}  # notebook -> {cell number: "timeout" or "error"}
+        self._folder = tempfile.mkdtemp(prefix="tx-grading-")
+        self._process = self._address = self._key = None
+
+    def launch(self):
+        """Start the server without waiting for it."""
+        if self._process is None or self._process.poll() is not None:
+            self._key, self._address = secrets.token_bytes(16), None
+            self._process = subprocess.Popen(
+                [sys.executable, "-X", "utf8", "-m", "tx.course.grading.server"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                encoding="utf-8", cwd=self._folder, env=self._environment(),
+                start_new_session=True,
+            )  # fmt: skip
+            address = os.path.join(self._folder, secrets.token_hex(4)) if os.name == "posix" else ""
+            self._say(f"{address}\t{self._key.hex()}\t{self.way}")
+
+    def load(self, notebook, exercise):
+        """A process in which the notebook has run: a Worker with what happened.
+
+        A cell that does not end, or that ends the process, is left out of a second try.
+        """
+        bad = self.bad_cells.setdefault(notebook.key, {})
+        while True:
+            worker = self._start(exercise.seconds)
+            try:
+                worker.load(notebook, exercise, bad, self.cell_seconds, self.memory)
+                return worker
+            except (TimedOut, Gone) as error:
+                worker.close()
+                if worker.at is None or worker.at in bad:
+                    raise
+                bad[worker.at] = "timeout" if isinstance(error, TimedOut) else "error"
+
+    def close(self):
+        """End everything and clean up."""
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                try:
+                    stream.close()
+                except OSError:
+                    pass
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def stop(self):
+        """End the learner's process."""
+        if self.way == "spawn" and self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        elif self._process is not None:
+            self._say("stop")
+
+    def _start(self, seconds):
+        for trial in range(3):
+            self.launch()
+            try:
+                self._say("start")
+                self._address = self._address or self._process.stdout.readline().rstrip("\n")
+                return Worker(self, Client(self._address, authkey=self._key), seconds)
+            except (OSError, EOFError, ValueError):  # the last learner ended the server
+                self._process.kill()
+                self._process.wait()
+                if trial == 2:
+                    raise
+
+    def _say(self, line):
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            pass  # it is gone; the next start makes a new one
+
+    def _environment(self):
+        kept = {k: v for k, v in os.environ.items() if k.upper() in KEPT}
+        return kept | {
+            "PYTHONPATH": os.pathsep.join([str(live.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1",
+            "HOME": self._folder, "TMPDIR": self._folder, "TEMP": self._folder, "TMP": self._folder,
+        }  # fmt: skip
+
+
+class Worker(Session):
+    """A session with the object of one exercise in a learner's process."""
+
+    def __init__(self, sandbox, connection, seconds):
+        super().__init__()
+        self._sandbox, self._connection, self._seconds = sandbox, connection, seconds
+        self.at = None  # the cell that is running
+        self.found = self.again = False
+        self.errors = {}  # cell number -> the error it raised
+        self.borrowed = None
+
+    def load(self, notebook, exercise, skip, cell_seconds, memory):
+        """Execute the notebook there. Raises TimedOut or Gone while `self.at` runs."""
+        own = notebook.cell_of(exercise.name)
+        self._send(wire.pack({
+            "notebook": notebook.path.name, "name": exercise.name,
+            "own": own.number if own else None,
+            "cells": [(c.number, c.source) for c in notebook.cells if c.exercise != exercise.name
+                      or c is own],
+            "skip": list(skip), "out_of_reach": list(exercise.out_of_reach),
+            "forbidden": [str(live.FOLDER.parent / "solutions") + os.sep,
+                          str(live.FOLDER / "test_"),
+                          str(live.FOLDER / "__pycache__") + os.sep],
+            "memory": memory,
+        }))  # fmt: skip
+        while True:
+            reply = _read(self._receive(max(cell_seconds, 20) if self.at is None else cell_seconds))
+            if "at" in reply:
+                self.at = reply["at"]
+            elif "borrowed" in reply:
+                self.borrowed = str(reply["borrowed"])
+                return
+            else:
+                self.found, self.again = bool(reply["loaded"]), bool(reply["again"])
+                self.errors = {int(n): rebuilt(error) for n, error in reply["errors"]}
+                return
+
+    def carry(self, data):
+        self._send(data)
+        return self._receive(self._seconds)
+
+    def close(self):
+        self._connection.close()
+        self._sandbox.stop()
+
+    def _send(self, data):
+        try:
+            self._connection.send_bytes(data)
+        except OSError:
+            raise Gone from None
+
+    def _receive(self, seconds):
+        try:
+            if not self._connection.poll(seconds):
+                raise TimedOut
+            return self._connection.recv_bytes(wire.LARGEST)
+        except (EOFError, OSError):
+            raise Gone from None
+
+
+def _read(data):
+    try:
+        return dict(wire.unpack(data))
+    except (ValueError, TypeError):
+        raise Gone from None

@@ -1,0 +1,128 @@
+"""A folder of notebooks that somebody filled in, and how one exercise in it is judged."""
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+
+from tx.course.grading.impl import Gone, TimedOut
+from tx.course.grading.notebook import Notebook, Unreadable, fingerprint
+from tx.course.grading.report import Report, error_line
+
+
+class Submission:
+    """One person's notebooks.
+
+    Args:
+        name: whose they are; "" for the learner's own.
+        folder: where the notebooks are.
+        files: the notebooks, by default all in the folder.
+    """
+
+    def __init__(self, name, folder, files=None):
+        self.name, self.folder = name, Path(folder)
+        self.files = sorted(self.folder.glob("*.ipynb")) if files is None else files
+        self._read = {}
+
+    def judge(self, exercise, sandbox, seed=None):
+        """The Report of one exercise."""
+        report = Report.blank(exercise)
+        try:
+            notebook = self._notebook(exercise)
+        except Unreadable as error:
+            report.reason = str(error)
+            return report
+        cell = notebook.cell_of(exercise.name)
+        try:
+            worker = sandbox.load(notebook, exercise)
+        except (TimedOut, Gone):
+            report.reason = "the notebook could not be run at all: restart the kernel, run all cells"
+            return report
+        try:
+            skipped = sandbox.bad_cells[notebook.key]
+            if worker.borrowed:
+                report.state, report.reason = "borrowed", f"your notebook opens {worker.borrowed}"
+            elif worker.found:
+                report = exercise.judge(worker, seed)
+                report.notes += _notes(report, notebook, cell, worker)
+            elif cell and cell.number in skipped:
+                report.state = skipped[cell.number]
+                report.reason = _skipped(cell.number, skipped[cell.number], sandbox)
+            elif cell and cell.number in worker.errors:
+                report.reason = error_line(worker.errors[cell.number])
+            else:
+                report.reason = _not_found(exercise, notebook, cell)
+        finally:
+            worker.close()
+        report.left_out = [_skipped(n, why, sandbox) for n, why in skipped.items()]
+        report.tree = fingerprint(cell.source if cell else repr(notebook.cells))
+        return report
+
+    def _notebook(self, exercise):
+        """The notebook that holds an exercise: by its name, or by its tags."""
+        named = [f for f in self.files if f.stem == exercise.chapter]
+        for file in named + [f for f in self.files if f not in named]:
+            if file not in self._read:
+                try:
+                    self._read[file] = Notebook.read(file)
+                except Unreadable as error:
+                    self._read[file] = error
+            notebook = self._read[file]
+            if file in named and isinstance(notebook, Unreadable):
+                raise notebook
+            if file in named or not isinstance(notebook, Unreadable) and notebook.cell_of(exercise.name):
+                return notebook
+        return Notebook.read(self.folder / f"{exercise.chapter}.ipynb")
+
+
+def students(folder):
+    """The submissions in a teacher's folder: a subfolder each, or a notebook each.
+
+    Notebooks that lie flat are told apart by what their names have beside the chapter's:
+    `01_attention_ada.ipynb` and `ada-02_many_heads.ipynb` are both Ada's.
+    """
+    folder = Path(folder)
+    found = [
+        Submission(sub.name, sub, sorted(sub.rglob("*.ipynb")))
+        for sub in sorted(folder.iterdir())
+        if sub.is_dir() and any(sub.rglob("*.ipynb"))
+    ]
+    flat = {}
+    for file in sorted(folder.glob("*.ipynb")):
+        whose = re.sub(r"\d\d_[a-z]+(_(heads|here))?", "", file.stem).strip(" _-.") or file.stem
+        flat.setdefault(whose, []).append(file)
+    return found + [Submission(name, folder, files) for name, files in flat.items()]
+
+
+def _skipped(number, why, sandbox):
+    if why == "timeout":
+        return f"cell {number} was not done after {sandbox.cell_seconds:g} s, so it was left out"
+    return f"cell {number} ends the whole program, so it was left out"
+
+
+def _notes(report, notebook, cell, worker):
+    name, notes = report.name, []
+    if cell is None:
+        notes.append(
+            f"no cell is tagged for {name} any more; it was found by its name. Give its cell the"
+            f' tag "exercise" and the metadata "tx": {{"exercise": "{name}"}} again'
+        )
+    if worker.again:
+        notes.append(f"{name} is defined again in another cell; cell {cell.number} was graded")
+    if report.state == "error":  # what it needs may be missing
+        notes += [
+            f"cell {number} raises {error_line(error).splitlines()[0]}"
+            for number, error in worker.errors.items()
+            if cell is None or number <= cell.number
+        ]
+    return notes
+
+
+def _not_found(exercise, notebook, cell):
+    name = exercise.name
+    seen = notebook.definitions([cell]) if cell else []
+    seen = seen or get_close_matches(name, notebook.definitions(), n=2, cutoff=0.5)
+    text = f"I found no function or class `{name}`"
+    if seen:
+        return f"{text}, did you rename it? I see {' and '.join(f'`{s}`' for s in seen)}"
+    place = f"cell {cell.number}" if cell else notebook.path.name
+    return f"{text} in {place}: the stub that belongs there starts with its name"
