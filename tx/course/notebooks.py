@@ -3,16 +3,20 @@
     python -m tx.course.notebooks                       book and solutions are executed, exercises normalised
     python -m tx.course.notebooks book/03-masks.ipynb   one notebook
     python -m tx.course.notebooks --check               nothing is run or written: list what is not normal
+    python -m tx.course.notebooks --nbval               run all, compare every output with the stored one
 
 Each notebook runs in a fresh kernel, in its own folder, with one torch thread. An unexpected error or a
 line on stderr keeps the file as it was. Time and peak memory are reported against the book's budget.
 """
 
 import argparse
+import contextlib
 import os
 import re
+import subprocess
 import sys
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -95,7 +99,7 @@ def _joined(outputs):
 
 
 def execute(path, progress=lambda text: None):
-    """Run the notebook at `path` in a fresh kernel. Returns (notebook, problems, seconds, GiB at the peak)."""
+    """Run the notebook at `path` in a fresh kernel. Returns (notebook, problems, seconds, peak in GiB)."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
@@ -103,13 +107,11 @@ def execute(path, progress=lambda text: None):
     code = [c for c in notebook.cells if c.cell_type == "code"]
     for cell in code:
         cell.outputs, cell.execution_count = [], None
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(
-        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
     client = NotebookClient(notebook, timeout=4 * SECONDS, kernel_name="python3",
                             extra_arguments=["--log-level=ERROR"],
                             resources={"metadata": {"path": str(Path(path).resolve().parent)}})
     start = time.perf_counter()
-    with client.setup_kernel(env=environment):
+    with client.setup_kernel(env=_environment()):
         for number, cell in enumerate(code, 1):
             progress(f"cell {number} of {len(code)}")
             try:
@@ -131,6 +133,70 @@ def execute(path, progress=lambda text: None):
             unit = 1 if sys.platform == "darwin" else 1024
             peak = int(probe.outputs[0].text) * unit / 2**30
     return notebook, problems, seconds, peak
+
+
+def compare(files):
+    """Run notebooks and compare what they print, strictly, with what they have stored. Returns an exit code.
+
+    The work is nbval's, two notebooks at a time. Exercises have no outputs: they run, nothing more.
+    """
+    stored = [str(f) for f in files if keeps_outputs(f)]
+    nbval = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-q",
+             f"--nbval-cell-timeout={2 * SECONDS}", "-p", "tx.course.notebooks", "-n2", "--dist=loadfile",
+             "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir", str(ROOT)]
+    bad = bool(stored) and subprocess.run([*nbval, *stored], cwd=ROOT, env=_environment()).returncode != 0
+    for path in files:
+        if not keeps_outputs(path):
+            _, problems, seconds, peak = execute(path, partial(_progress, os.path.relpath(path)))
+            print(_line(path, seconds, peak), *problems, sep="\n    ", flush=True)
+            bad = bad or bool(problems)
+    return int(bad)
+
+
+def pytest_configure(config):
+    """nbval runs cells outside IPython's history, where a `;` at the end of a line does not silence it."""
+    from nbval.kernel import RunningKernel
+
+    RunningKernel.execute_cell_input = lambda self, source, allow_stdin=None: self.kc.execute(
+        source, allow_stdin=allow_stdin, stop_on_error=False)
+
+
+def pytest_collectstart(collector):
+    """nbval compares the source of an SVG; a picture is looked at, not compared."""
+    if hasattr(collector, "skip_compare"):
+        collector.skip_compare += ("image/svg+xml",)
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """After the last cell of a notebook, note the peak memory of its kernel (where /proc tells it)."""
+    if hasattr(item, "cell_num") and (nextitem is None or nextitem.parent is not item.parent):
+        with contextlib.suppress(OSError, AttributeError):
+            status = Path(f"/proc/{item.parent.kernel.km.provisioner.pid}/status").read_text()
+            item.user_properties.append(("peak", int(re.search(r"VmHWM:\s*(\d+)", status)[1]) / 2**20))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Time and memory of each notebook."""
+    seconds, peaks = Counter(), {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            path = getattr(report, "nodeid", "").split("::")[0]
+            if path.endswith(".ipynb") and hasattr(report, "duration"):
+                seconds[path] += report.duration
+                peaks.update((path, value) for _, value in report.user_properties)
+    for path in sorted(seconds):
+        terminalreporter.write_line(_line(path, seconds[path], peaks.get(path, 0.0)))
+
+
+def _environment():
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(path))
+
+
+def _line(path, seconds, peak):
+    over = [what for what, is_over in (("time", seconds > SECONDS), ("memory", peak > GIBIBYTES)) if is_over]
+    return (f"{os.path.relpath(path):<36}{seconds:6.1f} s of {SECONDS}{peak:7.2f} GiB of {GIBIBYTES:.0f}"
+            + (f"   over budget: {' and '.join(over)}" if over else ""))
 
 
 def check(path):
@@ -157,10 +223,13 @@ def main(argv=None):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="notebooks; all of the course if none is named")
     parser.add_argument("--check", action="store_true", help="list what is not in normal form; run nothing")
+    parser.add_argument("--nbval", action="store_true", help="run; compare the outputs with the stored ones")
     parser.add_argument("--normalise", action="store_true", help="bring into normal form; run nothing")
     options = parser.parse_args(argv)
-    bad, times = 0, []
-    for path in options.files or all_notebooks():
+    files, bad, times = options.files or all_notebooks(), 0, []
+    if options.nbval:
+        return compare(files)
+    for path in files:
         name = os.path.relpath(path)
         if options.check:
             problems = check(path)
@@ -172,9 +241,7 @@ def main(argv=None):
             if not problems:
                 write(path, normalise(notebook))
                 times.append(seconds)
-                over = " and ".join(w for w, o in (("time", seconds > SECONDS), ("memory", peak > GIBIBYTES)) if o)
-                print(f"\r{name:<40}{seconds:6.1f} s of {SECONDS} {peak:6.2f} GiB of {GIBIBYTES:.0f}"
-                      + (f"   over budget: {over}" if over else ""), flush=True)
+                print("\r" + _line(path, seconds, peak), flush=True)
         if problems:
             bad += 1
             print(f"\r{name}: " + "\n    ".join(["", *problems]), flush=True)

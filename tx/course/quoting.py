@@ -27,6 +27,8 @@ def quote(name):
     Raises LookupError if tx has no such module or definition.
     """
     module, *path = name.split(".")
+    while path and (ROOT / "tx" / module).is_dir():  # "course.fitting.fit"
+        module = f"{module}/{path.pop(0)}"
     file = ROOT / "tx" / f"{module}.py"
     if not path or not file.is_file():
         raise LookupError(f"{name!r}: expected 'module.name' with a module tx/{module}.py")
@@ -56,7 +58,7 @@ def _names(node):
 
 
 def _left_out(definition, lines):
-    """Numbers of the lines of docstrings and `_check_…` calls in a definition, and of blank ones after them."""
+    """Numbers of the lines of docstrings and `_check_…` calls in a definition, with blank ones after."""
     dropped = set()
     for node in ast.walk(definition):
         body = getattr(node, "body", [])
@@ -92,12 +94,12 @@ def too_long(names):
 
 
 def drift(notebook):
-    """Refresh the quoting cells of `notebook` in place. Returns (cell id, what is wrong) for each that differed."""
+    """Refresh the quoting cells of `notebook` in place. Returns (cell id, what was wrong) pairs."""
     changed = []
     for cell in notebook.cells:
         names = quoted(cell)
         if "quote" in cell.metadata.get("tags", []) and not names:
-            changed.append((cell.id, 'is tagged quote and its metadata name nothing: "tx": {"quote": "module.name"}'))
+            changed.append((cell.id, 'is tagged quote without metadata "tx": {"quote": "module.name"}'))
             continue
         try:
             wanted = source(names)

@@ -391,6 +391,9 @@ class _Instrument:
             last = max(simple, key=lambda n: n.end_col_offset)
             if isinstance(last, ast.AnnAssign) and last.value is None:
                 return "field"
+            called = last.value.func if isinstance(getattr(last, "value", None), ast.Call) else None
+            if isinstance(last, ast.Expr) and getattr(called, "attr", "") == "append":
+                return last.value.args
             if isinstance(last, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)):
                 return [last]
         for node in ast.walk(self.tree):
