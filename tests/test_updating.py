@@ -9,8 +9,9 @@ from tx.course import updating
 
 
 def notebook(**cells):
-    return {"cells": [{"id": name, "cell_type": "code", "metadata": {}, "outputs": [], "source": [text]}
-                      for name, text in cells.items()], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}  # fmt: skip
+    cells = [{"id": name, "cell_type": "code", "metadata": {}, "outputs": [], "source": [text]}
+             for name, text in cells.items()]  # fmt: skip
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 
 def sources(book):
@@ -47,7 +48,8 @@ def test_solved_and_added_cells_survive_a_new_version(course):
     upstream, learner = course
     mine = notebook(a="my a", notes="my notes", b="stub b", c="my c")
     write(learner / "exercises" / "03_masks.ipynb", mine)
-    write(upstream / "exercises" / "03_masks.ipynb", notebook(new="new", a="better stub a", b="better stub b"))
+    better = notebook(new="new", a="better stub a", b="better stub b")
+    write(upstream / "exercises" / "03_masks.ipynb", better)
     commit(upstream, "better stubs")
     said = "\n".join(updating.update(learner))
     got = sources(json.loads((learner / "exercises" / "03_masks.ipynb").read_text()))

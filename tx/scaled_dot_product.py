@@ -96,9 +96,8 @@ def attention(q, k, v, mask=None, *, bias=None, scale=None, softcap=None, sinks=
             | the call has                                         | path                      |
             |------------------------------------------------------|---------------------------|
             | soft cap, sinks, or weights wanted                   | the formula               |
-            | a bias that learns                                   | the formula               |
             | no mask, causal() with T = S or T = 1                | SDPA, nothing dense       |
-            | any other mask, a fixed bias                         | SDPA with a dense mask    |
+            | any other mask, a bias                               | SDPA with a dense mask    |
         return_weights: also return the weights (after dropout).
 
     Returns:
@@ -112,7 +111,8 @@ def attention(q, k, v, mask=None, *, bias=None, scale=None, softcap=None, sinks=
     _check_attention(q, k, v, bias, softcap, sinks, dropout, how, return_weights)
     mask = _known(mask, q, k)
     if how == "auto":
-        how = _choose_path(bias, softcap, sinks, return_weights)
+        special = softcap is not None or sinks is not None or return_weights
+        how = "explicit" if special else "sdpa"
     if how == "sdpa":
         return _fused(q, k, v, mask, bias, scale, dropout)
     k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])  # (B, H, S, d_k), (B, H, S, d_v)
@@ -129,13 +129,6 @@ def attention(q, k, v, mask=None, *, bias=None, scale=None, softcap=None, sinks=
     return (out, weights) if return_weights else out
 
 
-def _choose_path(bias, softcap, sinks, return_weights):
-    """The faster path that serves the call: see the table in `attention`."""
-    learns_bias = bias is not None and bias.requires_grad and torch.is_grad_enabled()
-    special = softcap is not None or sinks is not None or return_weights
-    return "explicit" if special or learns_bias else "sdpa"
-
-
 def _fused(q, k, v, mask, bias, scale, dropout):
     """PyTorch's kernel, told the structure of the mask where it has one: a dense mask is slower."""
     shape = (*q.shape[:3], k.shape[2])
@@ -147,7 +140,7 @@ def _fused(q, k, v, mask, bias, scale, dropout):
         seen = {"attn_mask": mask}
     else:
         structure = mask.structure(*shape[2:])
-        dense = _dense(mask, shape, q.device) if structure == "dense" else None  # (B or 1, H or 1, T, S)
+        dense = _dense(mask, shape, q.device) if structure == "dense" else None  # (B or 1, H or 1, T or 1, S)
         seen = {"attn_mask": dense, "is_causal": structure == "causal"}
     shares = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(

@@ -1,0 +1,122 @@
+"""Break `tx` one line at a time: its own tests must turn red every time.
+
+Each mutant is one edit of one module; the tests of that module run against it, in a child of a
+process that has imported what they need, and have to fail. An edit that no longer applies is a
+failure too, so that the list follows the code.
+
+    python tests/test_mutations.py [WORDS]      run the mutants whose edit contains WORDS, and watch
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MUTANTS = [
+    ("scaled_dot_product", "q.shape[-1] ** -0.5", "q.shape[-1] ** -1.0"),
+    ("scaled_dot_product", "q.shape[-1] ** -0.5", "1.0"),
+    ("scaled_dot_product", "(q * scale) @ k.transpose(-2, -1)", "(q @ k.transpose(-2, -1)) * scale"),  # fp16
+    ("scaled_dot_product", "wide.detach().amax(dim=-1", "wide.detach().amax(dim=-2"),
+    ("scaled_dot_product", "top = top.masked_fill(top == float(\"-inf\"), 0.0)", "pass"),
+    ("scaled_dot_product", "e.sum(dim=-1, keepdim=True)", "e.sum(dim=-2, keepdim=True)"),
+    ("scaled_dot_product", "total + (total == 0)", "total"),
+    ("scaled_dot_product", "softcap * torch.tanh(scores / softcap)", "torch.tanh(scores / softcap)"),
+    ("scaled_dot_product", "masked_fill(~keep", "masked_fill(keep"),
+    ("scaled_dot_product", "masked_fill(~keep, float(\"-inf\"))", "masked_fill(~keep, -1e9)"),
+    ("scaled_dot_product", "x.repeat_interleave(n_heads // x.shape[1], dim=1)",
+     "x.repeat(1, n_heads // x.shape[1], 1, 1)"),
+    ("scaled_dot_product", "[..., :-1]  # (B, H, T, S)", "[..., 1:]  # (B, H, T, S)"),
+    ("scaled_dot_product", "scores = scores + bias", "scores = scores"),
+    ("scaled_dot_product", "F.dropout(weights, dropout)", "weights"),
+    ("scaled_dot_product", "F.dropout(weights, dropout)", "F.dropout(weights, dropout) * (1 - dropout)"),
+    ("scaled_dot_product", "scale=scale, dropout_p=dropout", "dropout_p=dropout"),
+    ("scaled_dot_product", "structure == \"causal\"}", "False}"),
+    ("scaled_dot_product", "sinks is not None or return_weights\n", "return_weights\n"),
+    ("masks", "k_pos <= q_pos", "k_pos < q_pos"),
+    ("masks", "torch.arange(S - T, S", "torch.arange(0, T"),
+    ("masks", ".abs() < W", ".abs() <= W"),
+    ("masks", "lambda b, h, q_pos, k_pos: k_pos < n,", "lambda b, h, q_pos, k_pos: k_pos <= n,"),
+    ("masks", "& (k_pos >= 0)\n", "\n"),
+    ("masks", "self.parts + other.parts", "self.parts"),
+    ("masks", "value < S]", "value <= S]"),
+    ("masks", "T > S or set(wide)", "set(wide)"),
+    ("masks", "if T == 1 or not wide", "if not wide"),
+    ("masks", "\"causal\" if T == S else \"dense\"", "\"causal\""),
+    ("masks", "(q_pos >= 0) & (ids", "(ids"),
+    ("masks", "b if table.shape[0] > 1 else b * 0", "b * 0"),
+    ("masks", "hidden = ~as_mask", "hidden = as_mask"),
+    ("masks", "first = table.shape[3] - table.shape[2]", "first = 0"),
+    ("masks", "known = one if one.q_pos is not None else other", "known = one"),
+    ("multihead", "x.reshape(B, T, n_heads, D // n_heads).transpose(1, 2)",
+     "x.reshape(B, n_heads, T, D // n_heads)"),
+    ("multihead", "x.reshape(B, T, n_heads, D // n_heads).transpose(1, 2)",
+     "x.reshape(B, T, D // n_heads, n_heads).permute(0, 3, 1, 2)"),
+    ("multihead", "x.transpose(1, 2).reshape(B, T, H * d_k)", "x.reshape(B, T, H * d_k)"),
+    ("multihead", "self.value(source)", "self.key(source)"),
+    ("multihead", "self.key(source)", "self.key(x)"),
+    ("multihead", "return self.out(merge_heads(attention(q, k, v, mask)))",
+     "return merge_heads(attention(q, k, v, mask))"),
+]  # fmt: skip
+
+
+def load(module, source):
+    """Put `source` in the place of tx.<module>, and in the place of what imported it before."""
+    spec = importlib.util.spec_from_loader(f"tx.{module}", loader=None)
+    mutant = importlib.util.module_from_spec(spec)
+    mutant.__package__ = "tx"
+    sys.modules[f"tx.{module}"] = mutant
+    exec(compile(source, f"tx/{module}.py (mutant)", "exec"), mutant.__dict__)
+
+
+def survives(module, old, new):
+    """Why the mutant was not killed, or None. Runs in a child process that is spent afterwards."""
+    path = ROOT / "tx" / f"{module}.py"
+    source = path.read_text(encoding="utf-8")
+    if old not in source:
+        return "the edit does not apply any more"
+    names = dict.fromkeys((module, "masks", "multihead"))
+    tests = [str(ROOT / "tests" / f"test_{name}.py") for name in names]
+    child = os.fork()
+    if child == 0:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        load(module, source.replace(old, new, 1))
+        quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
+        os._exit(int(pytest.main([*quiet, *tests])))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return None if code == 1 else f"survived (pytest ended with {code})"
+
+
+def main(words=""):
+    import hypothesis  # noqa: F401  imported once, here, and not in every child
+    import torch  # noqa: F401
+    from torch.nn.attention import flex_attention  # noqa: F401
+
+    chosen = [mutant for mutant in MUTANTS if words in " ".join(mutant)]
+    alive = 0
+    for number, (module, old, new) in enumerate(chosen, 1):
+        why = survives(module, old, new)
+        alive += why is not None
+        print(f"{number}/{len(chosen)} tx/{module}.py  - {old}  + {new}  {why or 'killed'}", flush=True)
+    return alive
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="mutants run in forked children; this system has no fork")
+def test_every_mutant_is_killed():
+    import subprocess
+
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, cwd=ROOT,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if not line.endswith("killed")]
+    assert done.returncode == 0 and not lines, "\n".join(lines) + done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) == len(MUTANTS)
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(*sys.argv[1:]), 100))
