@@ -128,6 +128,10 @@ def test_a_damaged_file_is_set_aside_with_a_sentence(place, capsys, broken):
     assert ".progress.json could not be read and was set aside as .progress.json.unreadable." in out
     assert _kept(place) == {"predictions": {"01-scale": "a"}}
     assert place.with_name(".progress.json.unreadable").read_bytes() == broken
+    place.write_bytes(b"again")
+    commit("01-scale", "a")  # an earlier one that was set aside is not lost
+    assert place.with_name(".progress.json.unreadable").read_bytes() == broken
+    assert place.with_name(".progress.json.unreadable-2").read_bytes() == b"again"
 
 
 def test_predictions_of_another_shape_do_no_harm(place, capsys):

@@ -301,6 +301,12 @@ def _grid(page):
     ]
 
 
+def _defined(page):
+    """The tensors that the widget spells out for its expression."""
+    lines = [code.inner_text() for code in page.locator("code.y").all()]
+    return {name: eval(what, {"torch": torch}) for name, what in (li.split(" = ") for li in lines)}
+
+
 def _by_tx(expression, T, S=6):
     names = {name: getattr(masks, name) for name in dir(masks)}
     names |= {"real": torch.tensor([REAL]), "ids": torch.tensor([IDS])}  # (1, S), (1, S)
@@ -333,6 +339,13 @@ def test_mask_editor_agrees_with_tx(show, T):
             seen.add(expression)
     assert len(seen) == sum(2 ** max(0, len(p) - 1) for p in picks)
     assert T != 4 or any(e.startswith("(") for e in seen)
+
+
+def test_mask_editor_spells_out_what_its_expression_names(show):
+    start = "causal() & padding(real) & documents(ids)"
+    defined = _defined(show(widgets.mask_editor(4, 6, start=start, real=REAL, ids=IDS)))
+    assert defined["real"].tolist() == [REAL] and defined["ids"].tolist() == [IDS]
+    assert defined["real"].dtype == torch.bool
 
 
 @pytest.mark.parametrize("W", [1, 2, 6])
@@ -370,6 +383,7 @@ def test_mask_editor_by_keyboard(show):
     changed = [(i, j) for i in range(3) for j in range(6) if before[i][j] != after[i][j]]
     assert changed == [(1, 1)]
     assert _out(page) == "as_mask(keep)"
+    assert _defined(page)["keep"].tolist() == after
     page.get_by_text("undo changes by hand").press("Enter")
     assert _grid(page) == before and _out(page) == "causal() | window(3)"
 

@@ -106,7 +106,7 @@ def _remember(question, guess):
     try:
         progress, readable = _load()
         if not readable:
-            aside = _PROGRESS.with_name(_PROGRESS.name + ".unreadable")
+            aside = _free_name()
             os.replace(_PROGRESS, aside)
             print(f"{_PROGRESS.name} could not be read and was set aside as {aside.name}.")
         kept = _predictions(progress)
@@ -117,6 +117,14 @@ def _remember(question, guess):
     except OSError as error:
         print(f"(The guess could not be written to {_PROGRESS.name}: {error.strerror}.)")
     return guess
+
+
+def _free_name():
+    """A name for a file that is set aside; one set aside earlier keeps its own."""
+    aside, number = _PROGRESS.with_name(_PROGRESS.name + ".unreadable"), 2
+    while aside.exists():
+        aside, number = _PROGRESS.with_name(f"{_PROGRESS.name}.unreadable-{number}"), number + 1
+    return aside
 
 
 def _write(progress):
