@@ -135,7 +135,7 @@ def execute(path, progress=lambda text: None):
     return notebook, problems, seconds, peak
 
 
-def compare(files):
+def verify(files):
     """Run notebooks and compare what they print, strictly, with what they have stored. Returns an exit code.
 
     The work is nbval's, two notebooks at a time. Exercises have no outputs: they run, nothing more.
@@ -228,7 +228,7 @@ def main(argv=None):
     options = parser.parse_args(argv)
     files, bad, times = options.files or all_notebooks(), 0, []
     if options.nbval:
-        return compare(files)
+        return verify(files)
     for path in files:
         name = os.path.relpath(path)
         if options.check:
