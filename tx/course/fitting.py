@@ -2,11 +2,13 @@
 
 import torch
 import torch.nn.functional as F
+from torch.optim.lr_scheduler import OneCycleLR
 
 
 def cross_entropy(logits, targets):
     """Mean cross-entropy in nats: logits (…, V), targets (…) integers -> ()."""
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())  # ()
+    logits = logits.flatten(0, -2)  # (N, V)
+    return F.cross_entropy(logits, targets.flatten())  # ()
 
 
 def fit(model, batch, steps=300, lr=1e-2, loss=cross_entropy):
@@ -23,7 +25,7 @@ def fit(model, batch, steps=300, lr=1e-2, loss=cross_entropy):
         The loss of every step, a list of `steps` floats.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps + 1)
+    schedule = OneCycleLR(optimizer, lr, total_steps=steps + 1)
     losses = []
     for _ in range(steps):
         x, y = batch()
