@@ -6,6 +6,7 @@
     predictions   predict, then run: the replies, folded, under the cell that reveals them
     figures       a figure without a written alternative text stops the build
     widget        an interactive figure on a page that is not a notebook
+    lighter       the theme without what no page uses
 """
 
 import sys
@@ -17,8 +18,8 @@ if str(ROOT) not in sys.path:
 
 
 def setup(app):
-    from . import chapters, equations, figures, mathjax, predictions, widget
+    from . import chapters, equations, figures, lighter, mathjax, predictions, widget
 
-    for module in (mathjax, equations, chapters, predictions, figures, widget):
+    for module in (mathjax, equations, chapters, predictions, figures, widget, lighter):
         module.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -99,7 +99,7 @@ def box(env, chapter):
     notebooks = sorted((ROOT / "exercises").glob(f"{chapter['number']:02d}_*.ipynb"))
     for notebook in notebooks:
         download = addnodes.download_reference(
-            "", nodes.literal("", f"exercises/{notebook.name}"), classes=["tx-download"],
+            "", "", nodes.literal("", f"exercises/{notebook.name}"), classes=["tx-download"],
             refdoc=env.docname, reftarget=f"/../exercises/{notebook.name}",
             refdomain="", reftype="download", refexplicit=True, refwarn=False,
         )

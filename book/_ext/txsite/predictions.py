@@ -1,7 +1,7 @@
 """Predict, then run: under a cell `reveal("id")` the page shows the reply to every option, folded.
 
-The replies stand in book/questions/*.toml, the same that `tx.course.predictions` prints. The
-stored output of the revealing cell ("no guess yet") is left out: here nobody has run it.
+The replies stand in book/questions/*.toml, the same that `tx.course.predictions` prints. What the
+two cells printed when nobody had guessed is left out: a page cannot be run.
 """
 
 import re
@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
-REVEAL = re.compile(r"""^reveal\(\s*["']([^"']+)["']\s*\)\s*(#.*)?$""")
+CALL = re.compile(r"""^(?P<name>commit|reveal)\(\s*["'](?P<id>[^"']+)["']""")
 inline = MarkdownIt("commonmark").renderInline
 
 
@@ -52,22 +52,24 @@ def show(app, doctree):
         if cell.get("nb_element") != "cell_code":
             continue
         source = next(iter(cell.findall(nodes.literal_block)), None)
-        match = REVEAL.match(source.astext().strip()) if source is not None else None
+        match = CALL.match(source.astext().strip()) if source is not None else None
         if match is None:
-            continue
-        for path in folder.glob("*.toml"):
-            app.env.note_dependency(str(path))  # a changed reply rebuilds the chapter
-        if match[1] not in known:
-            logger.warning("reveal(%r): no such question in book/questions", match[1],
-                           location=app.env.docname, type="txsite", subtype="question")
             continue
         for output in list(cell.findall(nodes.container)):
             if output.get("nb_element") == "cell_code_output":
                 cell.remove(output)
         cell.attributes.pop("hide_mode", None)
+        if match["name"] == "commit":
+            continue
+        for path in folder.glob("*.toml"):
+            app.env.note_dependency(str(path))  # a changed reply rebuilds the chapter
+        if match["id"] not in known:
+            logger.warning("reveal(%r): no such question in book/questions", match["id"],
+                           location=app.env.docname, type="txsite", subtype="question")
+            continue
         cell["classes"].append("tx-reveal")
         after = cell.parent.index(cell) + 1
-        cell.parent.insert(after, nodes.raw("", replies(known[match[1]]), format="html"))
+        cell.parent.insert(after, nodes.raw("", replies(known[match["id"]]), format="html"))
 
 
 def setup(app):
