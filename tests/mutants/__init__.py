@@ -16,7 +16,8 @@ a measurement. At least five wrong and two right answers for each exercise:
     def _(scores):
         return (scores - scores.logsumexp(-1, keepdim=True)).exp()
 
-Functions run in this process, with the exercise's traps set. An answer that crashes, ends the
+Functions run in this process, with the exercise's traps set; a wrong one must come out as "wrong"
+or "error", or as what `@wrong(…, expect="borrowed")` says. An answer that crashes, ends the
 process, loops or cheats is source text, runs in a child process like a learner's notebook, and
 says which state is expected ("wrong", "error", "timeout", "borrowed", "todo"):
 
@@ -48,9 +49,9 @@ class Answer:
 ANSWERS = []  # of every mutant file that was imported
 
 
-def wrong(exercise, what):
+def wrong(exercise, what, expect=""):
     """Register a wrong answer; `what` says in one sentence what is wrong."""
-    return _register(exercise, what, "")
+    return _register(exercise, what, expect)
 
 
 def right(exercise, what):

@@ -49,7 +49,6 @@ def _leave_the_house():
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
-    sys.stdin = open(os.devnull, encoding="utf-8")
     sys.stdout, sys.stderr = Capped(), Capped()
 
 

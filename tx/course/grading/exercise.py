@@ -86,7 +86,7 @@ class Exercise:
         self.mistakes = []  # (name, why, function)
         self.contracts = []  # (name, function)
         self._call = lambda impl, *args: impl(*args)
-        self._cases = self._reference = self._known = None
+        self._cases = self.reference_answer = self._known = None
 
     def __repr__(self):
         return f"<Exercise {self.name}>"
@@ -100,7 +100,7 @@ class Exercise:
 
     def reference(self, function):
         """The right answer."""
-        self._reference = function
+        self.reference_answer = function
         return function
 
     def mistake(self, name, why):
@@ -141,7 +141,7 @@ class Exercise:
             report.reason = f"it calls {name}, and that is the answer: write it yourself"
         except TimedOut:
             report.state = "timeout"
-            report.reason = f"not done after {self.seconds:g} s: does a loop never end?"
+            report.reason = f"not done after {session.seconds:g} s: does a loop never end?"
         except Gone:
             report.state = "error"
             report.reason = "it ended the whole program (exit, a crash, or too much memory)"
@@ -178,7 +178,7 @@ class Exercise:
         """The cases of a seed and what the reference gives on them."""
         if self._known is None or self._known[0] != seed:
             cases = list(self._cases(torch.Generator().manual_seed(seed)))
-            right = InProcess(self._reference)
+            right = InProcess(self.reference_answer)
             expected = [self._run(right, case) for case in cases]
             for case, outcome in zip(cases, expected, strict=True):
                 if outcome.raised and not isinstance(case, raises):
@@ -226,7 +226,7 @@ class Exercise:
         """The call of a case as text."""
         args = case.args if isinstance(case, raises) else case
         try:
-            names = list(inspect.signature(self._reference).parameters)
+            names = list(inspect.signature(self.reference_answer).parameters)
         except (TypeError, ValueError):
             names = []
         return words.call_line(self.name, names, args)

@@ -2,6 +2,7 @@
 
 import builtins
 import ctypes
+import sys
 import threading
 
 from tx.course.grading import wire
@@ -53,7 +54,8 @@ class Impl:
 class Session:
     """A conversation with a learner's object. Subclasses carry bytes there and back."""
 
-    def __init__(self):
+    def __init__(self, seconds=None):
+        self.seconds = seconds  # how long one request may take
         self.printed = ""  # what the learner's code printed
         self.changed = False  # whether it changed its arguments
         self.impl = Impl(self, 0)
@@ -87,14 +89,14 @@ class InProcess(Session):
     """A session with an object of this process: a live notebook, a reference, a wrong answer."""
 
     def __init__(self, target, out_of_reach=(), seconds=None):
-        super().__init__()
-        namespace = getattr(target, "__globals__", None)
+        super().__init__(seconds)
+        module = sys.modules.get(getattr(target, "__module__", None))
+        namespace = getattr(target, "__globals__", None) or (vars(module) if module else {})
         self._traps = Traps(out_of_reach, namespace)
         self._learner = Learner(target, self._traps, let_through=(TimedOut, KeyboardInterrupt))
-        self._seconds = seconds
 
     def carry(self, data):
-        with self._traps.set(), time_limit(self._seconds):
+        with self._traps.set(), time_limit(self.seconds):
             return self._learner.answer(data)
 
 

@@ -62,15 +62,18 @@ class Learner:
     def _reply(self, request, output):
         target, args, kwargs = request["on"], request["args"], request["kwargs"]
         before = wire.pack([args, kwargs], self._as_handle)
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            with torch.random.fork_rng(devices=[]), self.traps.armed():
-                torch.manual_seed(0)  # two sides that draw the same numbers draw the same
-                if request["do"] == "call":
-                    result = target(*args, **kwargs)
-                elif request["do"] == "get":
-                    result = getattr(target, *args)
-                else:
-                    result = gradients(target, args, kwargs)
+        with (
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
+            torch.random.fork_rng(devices=[]),
+        ):
+            torch.manual_seed(0)  # two sides that draw numbers draw the same ones
+            if request["do"] == "gradients":
+                result = gradients(self.traps.guarded(target), args, kwargs)
+            elif request["do"] == "get":
+                result = self.traps.guarded(getattr)(target, *args)
+            else:
+                result = self.traps.guarded(target)(*args, **kwargs)
         changed = wire.pack([args, kwargs], self._as_handle) != before
         return {"result": result, "changed": changed}
 

@@ -139,7 +139,7 @@ class Desk:
             self.reports[index, fields["name"]] = Report(**fields)
 
     def pytest_terminal_summary(self, terminalreporter):
-        if not self.expected or self.config.option.collectonly:
+        if self.is_worker or not self.expected or self.config.option.collectonly:
             return
         known = live.catalogue()
         graded = [(i, self.reports.get((i, name)) or _missing(known[name]))

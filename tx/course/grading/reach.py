@@ -31,14 +31,17 @@ class Traps:
         self._namespace = namespace if namespace is not None else {}
         self._names = names
 
-    @contextlib.contextmanager
-    def armed(self):
-        """While in here, calling a trapped name raises `Borrowed`."""
-        before, self._armed = self._armed, True
-        try:
-            yield
-        finally:
-            self._armed = before
+    def guarded(self, function):
+        """`function`, with the traps armed while it runs: calling a trapped name there raises."""
+
+        def run(*args, **kwargs):
+            before, self._armed = self._armed, True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._armed = before
+
+        return run
 
     @contextlib.contextmanager
     def set(self):

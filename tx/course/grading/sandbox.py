@@ -3,6 +3,7 @@
 Limits are not a sandbox against an attacker: strangers' work is graded in a container.
 """
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -23,12 +24,14 @@ class Sandbox:
     Args:
         way: "fork" or "spawn"; by default fork where the system has it.
         cell_seconds: how long one cell may run while a notebook is loaded.
+        call_seconds: how long one call may take at most; an exercise may set less.
         memory: how many bytes a learner's process may take, where the system can limit it.
     """
 
-    def __init__(self, way=None, cell_seconds=15.0, memory=3 << 30):
+    def __init__(self, way=None, cell_seconds=15.0, call_seconds=60.0, memory=3 << 30):
         self.way = way or ("fork" if hasattr(os, "fork") else "spawn")
-        self.cell_seconds, self.memory = cell_seconds, memory
+        self.cell_seconds, self.call_seconds = cell_seconds, call_seconds
+        self.memory = memory
         self.bad_cells = {}  # notebook -> {cell number: "timeout" or "error"}
         self._folder = tempfile.mkdtemp(prefix="tx-grading-")
         self._process = self._address = self._key = None
@@ -53,7 +56,7 @@ class Sandbox:
         """
         bad = self.bad_cells.setdefault(notebook.key, {})
         while True:
-            worker = self._start(exercise.seconds)
+            worker = self._start(min(exercise.seconds, self.call_seconds))
             try:
                 worker.load(notebook, exercise, bad, self.cell_seconds, self.memory)
                 return worker
@@ -67,10 +70,8 @@ class Sandbox:
         """End everything and clean up."""
         if self._process is not None:
             for stream in (self._process.stdin, self._process.stdout):
-                try:
+                with contextlib.suppress(OSError):
                     stream.close()
-                except OSError:
-                    pass
             try:
                 self._process.wait(5)
             except subprocess.TimeoutExpired:
@@ -100,11 +101,9 @@ class Sandbox:
                     raise
 
     def _say(self, line):
-        try:
+        with contextlib.suppress(OSError):  # it is gone; the next start makes a new one
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
-        except OSError:
-            pass  # it is gone; the next start makes a new one
 
     def _environment(self):
         kept = {k: v for k, v in os.environ.items() if k.upper() in KEPT}
@@ -119,8 +118,8 @@ class Worker(Session):
     """A session with the object of one exercise in a learner's process."""
 
     def __init__(self, sandbox, connection, seconds):
-        super().__init__()
-        self._sandbox, self._connection, self._seconds = sandbox, connection, seconds
+        super().__init__(seconds)
+        self._sandbox, self._connection = sandbox, connection
         self.at = None  # the cell that is running
         self.found = self.again = False
         self.errors = {}  # cell number -> the error it raised
@@ -154,7 +153,7 @@ class Worker(Session):
 
     def carry(self, data):
         self._send(data)
-        return self._receive(self._seconds)
+        return self._receive(self.seconds)
 
     def close(self):
         self._connection.close()

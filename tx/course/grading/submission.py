@@ -25,37 +25,12 @@ class Submission:
 
     def judge(self, exercise, sandbox, seed=None):
         """The Report of one exercise."""
-        report = Report.blank(exercise)
         try:
-            notebook = self._notebook(exercise)
+            return judge_notebook(self._notebook(exercise), exercise, sandbox, seed)
         except Unreadable as error:
+            report = Report.blank(exercise)
             report.reason = str(error)
             return report
-        cell = notebook.cell_of(exercise.name)
-        try:
-            worker = sandbox.load(notebook, exercise)
-        except (TimedOut, Gone):
-            report.reason = "the notebook could not be run at all: restart the kernel, run all cells"
-            return report
-        try:
-            skipped = sandbox.bad_cells[notebook.key]
-            if worker.borrowed:
-                report.state, report.reason = "borrowed", f"your notebook opens {worker.borrowed}"
-            elif worker.found:
-                report = exercise.judge(worker, seed)
-                report.notes += _notes(report, notebook, cell, worker)
-            elif cell and cell.number in skipped:
-                report.state = skipped[cell.number]
-                report.reason = _skipped(cell.number, skipped[cell.number], sandbox)
-            elif cell and cell.number in worker.errors:
-                report.reason = error_line(worker.errors[cell.number])
-            else:
-                report.reason = _not_found(exercise, notebook, cell)
-        finally:
-            worker.close()
-        report.left_out = [_skipped(n, why, sandbox) for n, why in skipped.items()]
-        report.tree = fingerprint(cell.source if cell else repr(notebook.cells))
-        return report
 
     def _notebook(self, exercise):
         """The notebook that holds an exercise: by its name, or by its tags."""
@@ -72,6 +47,36 @@ class Submission:
             if file in named or not isinstance(notebook, Unreadable) and notebook.cell_of(exercise.name):
                 return notebook
         return Notebook.read(self.folder / f"{exercise.chapter}.ipynb")
+
+
+def judge_notebook(notebook, exercise, sandbox, seed=None):
+    """The Report of an exercise in a Notebook, run in a process of its own."""
+    report = Report.blank(exercise)
+    cell = notebook.cell_of(exercise.name)
+    try:
+        worker = sandbox.load(notebook, exercise)
+    except (TimedOut, Gone):
+        report.reason = "the notebook could not be run at all: restart the kernel and run all cells"
+        return report
+    skipped = sandbox.bad_cells[notebook.key]
+    try:
+        if worker.borrowed:
+            report.state, report.reason = "borrowed", f"your notebook opens {worker.borrowed}"
+        elif worker.found:
+            report = exercise.judge(worker, seed)
+            report.notes += _notes(report, notebook, cell, worker)
+        elif cell and cell.number in skipped:
+            report.state = skipped[cell.number]
+            report.reason = _skipped(cell.number, skipped[cell.number], sandbox)
+        elif cell and cell.number in worker.errors:
+            report.reason = error_line(worker.errors[cell.number])
+        else:
+            report.reason = _not_found(exercise, notebook, cell)
+    finally:
+        worker.close()
+    report.left_out = [_skipped(n, why, sandbox) for n, why in skipped.items()]
+    report.tree = fingerprint(cell.source if cell else repr(notebook.cells))
+    return report
 
 
 def students(folder):

@@ -60,9 +60,8 @@ def _encode(value, blobs, as_handle, depth):
         return value
     if type(value) is int and value.bit_length() < 10_000:
         return value
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-        if str(value.dtype) in DTYPES and value.device.type == "cpu":
-            return _encode_tensor(value, blobs)
+    if isinstance(value, torch.Tensor) and _is_plain(value):
+        return _encode_tensor(value, blobs)
     if isinstance(value, (list, tuple)):
         tag = "list" if isinstance(value, list) else "tuple"
         return [tag, [_encode(v, blobs, as_handle, depth + 1) for v in value]]
@@ -76,6 +75,10 @@ def _encode(value, blobs, as_handle, depth):
     if as_handle is None:
         raise TypeError(f"a {type(value).__name__} cannot cross to the learner's code")
     return ["handle", as_handle(value)]
+
+
+def _is_plain(x):
+    return x.layout == torch.strided and x.device.type == "cpu" and str(x.dtype) in DTYPES
 
 
 def _encode_tensor(x, blobs):

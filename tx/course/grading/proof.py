@@ -1,0 +1,205 @@
+"""The graders' proof: every wrong answer is caught, every right one passes.
+
+`python -m tx.course.grading.proof` judges the stubs, the solutions, the known mistakes and the
+answers of tests/mutants, and writes the kill matrix, book/graders-proof.md.
+"""
+
+import importlib.util
+import re
+import sys
+from functools import cache
+from itertools import groupby
+
+from tx.course.grading import live, reach
+from tx.course.grading.notebook import Cell, Notebook
+from tx.course.grading.sandbox import Sandbox
+from tx.course.grading.submission import Submission, judge_notebook
+
+SEEDS = (0, 1, 2)
+PAGE = live.ROOT / "book" / "graders-proof.md"
+MUTANTS = live.ROOT / "tests" / "mutants"
+CAUGHT = {
+    "error": "it raises an error", "nothing": "it returns nothing", "type": "the type of the result",
+    "shape": "the shape", "dtype": "the kind of number", "value": "the numbers",
+    "raises": "bad input is accepted or badly refused", "changed": "its arguments change",
+}  # fmt: skip
+
+
+@cache
+def answers():
+    """All answers of tests/mutants, by exercise."""
+    package = _module("tests.mutants", MUTANTS / "__init__.py")
+    for path in sorted(MUTANTS.glob("[0-9]*.py")):
+        _module(f"tests.mutants.{path.stem}", path)
+    found = {}
+    for answer in package.ANSWERS:
+        found.setdefault(answer.exercise, []).append(answer)
+    return found
+
+
+def _module(name, path):
+    if name not in sys.modules:
+        places = [str(path.parent)] if path.name == "__init__.py" else None
+        spec = importlib.util.spec_from_file_location(
+            name, path, submodule_search_locations=places
+        )
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+def judge(exercise, answer, sandbox, seed):
+    """The Report of one answer of tests/mutants."""
+    if answer.target is not None:
+        return exercise.judge(answer.target, seed)
+    cells = [Cell(1, "import torch", None), Cell(2, answer.source, exercise.name)]
+    return judge_notebook(Notebook("mutant.ipynb", cells), exercise, sandbox, seed)
+
+
+class Proof:
+    """What was found about one exercise. `problems` is empty if its grader holds."""
+
+    def __init__(self, exercise, sandbox):
+        self.exercise, self.problems, self.rows = exercise, [], []
+        self._handed_out(sandbox)
+        self._known()
+        self._written(sandbox)
+
+    def _handed_out(self, sandbox):
+        start = "wrong" if self.exercise.kind == "debug" else "todo"
+        for folder, state in (("exercises", start), ("solutions", "passed")):
+            submission = Submission("", live.ROOT / folder)
+            report = submission.judge(self.exercise, sandbox, SEEDS[0])
+            if report.state != state:
+                self._problem(f"in {folder} it is {report.state}, not {state}: {report.reason}")
+        for name in self.exercise.out_of_reach:
+            if reach.find(name) is None:
+                self._problem(f"out of reach is {name}, and there is no such thing")
+
+    def _known(self):
+        names = [name for name, _, _ in self.exercise.mistakes]
+        if len(names) < 4:
+            self._problem(f"it knows {len(names)} mistakes; four are the least")
+        for name, _, function in self.exercise.mistakes:
+            report = self.exercise.judge(function, SEEDS[0])
+            if report.mistake != name:
+                self._problem(f'its mistake "{name}" is {report.state}, named {report.mistake!r}')
+        right = self.exercise.judge(self.exercise.reference_answer, SEEDS[0])
+        if right.state != "passed":
+            self._problem(f"its own reference is {right.state}: {right.reason}")
+
+    def _written(self, sandbox):
+        mine = answers().get(self.exercise.name, [])
+        good = sum(answer.expect == "passed" for answer in mine)
+        if good < 2 or len(mine) - good < 5:
+            self._problem(f"{len(mine) - good} wrong and {good} right answers; 5 and 2 are the least")
+        for answer in sorted(mine, key=lambda a: a.expect != "passed"):
+            allowed = (answer.expect,) if answer.expect else ("wrong", "error")
+            seeds = SEEDS if answer.target is not None else SEEDS[:1]
+            reports = [judge(self.exercise, answer, sandbox, seed) for seed in seeds]
+            for report in reports:
+                if report.state not in allowed:
+                    self._problem(f"{answer.what!r} is {report.state}, not {' or '.join(allowed)}"
+                                  f": {report.reason}")  # fmt: skip
+                    break
+                if report.state == "wrong" and not (report.called or report.contract):
+                    self._problem(f"{answer.what!r} fails, and nothing says where")
+            self.rows.append((answer, reports[0]))
+
+    def _problem(self, text):
+        self.problems.append(f"{self.exercise.name}: {text}")
+
+    def section(self):
+        """The exercise's part of the page."""
+        lines = [f"### {self.exercise.name}", "", self.exercise.checks[:1].upper()
+                 + self.exercise.checks[1:] + ".", "",
+                 "| answer | verdict | caught by | named as |", "|---|---|---|---|"]  # fmt: skip
+        for answer, report in self.rows:
+            mark = "right" if answer.expect == "passed" else "wrong"
+            cells = (f"{mark}: {answer.what}", report.state, _caught(report), report.mistake or "–")
+            lines.append("| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |")
+        return "\n".join(lines) + "\n"
+
+
+def _caught(report):
+    if report.state == "passed":
+        return "–"
+    if report.state in ("timeout", "borrowed") or not report.stage:
+        return {"timeout": "the time limit", "borrowed": "what is out of reach"}.get(
+            report.state, "the process" if report.state == "error" else "a contract"
+        )
+    broken = "".join(f"; “{name}” breaks" for name in report.breaks[:1])
+    return CAUGHT[report.stage] + broken
+
+
+HEAD = """\
+# The graders' proof
+
+Who grades the grader? For every exercise we wrote wrong answers, without a look at the mistakes its
+grader knows, and right answers that look different from the solution. Each is judged as a learner's
+answer is. This page is generated; a test holds it current.
+
+{totals}
+
+A wrong answer that gives a result can be *named*: the grader finds a known mistake that gives the
+same results on the same inputs. One that raises an error, does not end, or calls the answer gets
+that as its reason instead. A right answer must pass with every seed that we try.
+
+"""
+
+
+def page(sections):
+    """The whole page from the sections of the exercises, in order."""
+    parts = [HEAD.format(totals=totals(sections))]
+    known = live.catalogue()
+    for chapter, names in groupby(sections, key=lambda name: known[name].chapter):
+        number, _, title = chapter.partition("_")
+        parts.append(f"## {number} · {title.replace('_', ' ').capitalize()}\n")
+        parts += [sections[name] for name in names]
+    return "\n".join(parts)
+
+
+def totals(sections):
+    """The totals, as a table, read from the rows of the sections."""
+    rows = [line[2:-2].split(" | ") for section in sections.values()
+            for line in section.splitlines()[6:]]  # fmt: skip
+    wrong = [row for row in rows if row[0].startswith("wrong: ")]
+    right = [row for row in rows if row[0].startswith("right: ")]
+    told = [row for row in wrong if row[1] == "wrong"]
+    named = [row for row in told if row[3] != "–"]
+    killed = [row for row in wrong if row[1] not in ("passed", "todo")]
+    passed = [row for row in right if row[1] == "passed"]
+    share = f" ({100 * len(named) / len(told):.0f} %)" if told else ""
+    return "\n".join([
+        "| | |", "|---|---|",
+        f"| exercises | {len(sections)} |",
+        f"| wrong answers, caught | {len(killed)} of {len(wrong)} |",
+        f"| right answers, passed | {len(passed)} of {len(right)} |",
+        f"| wrong answers that give a result, named | {len(named)} of {len(told)}{share} |",
+    ])  # fmt: skip
+
+
+def sections_of(text):
+    """The sections of a page, by exercise."""
+    parts = re.split(r"(?m)^(?=### )", text)[1:]
+    return {part.split("\n", 1)[0][4:]: part.split("\n## ")[0].rstrip("\n") + "\n" for part in parts}
+
+
+def main():
+    """Write the page and say what does not hold. Returns the exit status."""
+    sandbox = Sandbox(cell_seconds=5, call_seconds=5)
+    try:
+        proofs = []
+        for exercise in live.catalogue().values():
+            proofs.append(Proof(exercise, sandbox))
+            print(f"{exercise.name}: {len(proofs[-1].rows)} answers", flush=True)
+    finally:
+        sandbox.close()
+    PAGE.write_text(page({p.exercise.name: p.section() for p in proofs}), encoding="utf-8")
+    problems = [problem for proof in proofs for problem in proof.problems]
+    print("\n".join([*problems, f"written: {PAGE.relative_to(live.ROOT)}"]))
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
