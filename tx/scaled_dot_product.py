@@ -32,12 +32,14 @@ def softmax(scores):
     Computed in fp32 at least. The largest score of a row is subtracted first, which changes
     nothing but keeps `exp` finite. A row of nothing but -inf gives zeros, with zero gradients.
     """
-    wide = scores if scores.dtype == torch.float64 else scores.float()  # (..., T, S)
-    top = wide.detach().amax(dim=-1, keepdim=True)  # (..., T, 1)
-    top = top.masked_fill(top == float("-inf"), 0.0)  # (..., T, 1)
+    exact = scores.dtype == torch.float64
+    wide = scores if exact else scores.float()  # (..., T, S)
+    top = wide.detach().amax(-1, keepdim=True)  # (..., T, 1)
+    top = top.masked_fill(top == -torch.inf, 0)  # (..., T, 1)
     e = (wide - top).exp()  # (..., T, S)
-    total = e.sum(dim=-1, keepdim=True)  # (..., T, 1)
-    return (e / (total + (total == 0))).to(scores.dtype)  # (..., T, S)
+    total = e.sum(-1, keepdim=True)  # (..., T, 1)
+    weights = e / (total + (total == 0))  # (..., T, S)
+    return weights.to(scores.dtype)  # (..., T, S)
 
 
 def read_out(weights, v):
@@ -55,7 +57,7 @@ def hide(scores, keep):
 
     scores (B, H, T, S), keep boolean, broadcastable to it -> (B, H, T, S).
     """
-    return scores.masked_fill(~keep, float("-inf"))  # (B, H, T, S)
+    return scores.masked_fill(~keep, -torch.inf)  # (B, H, T, S)
 
 
 def share_heads(x, n_heads):
