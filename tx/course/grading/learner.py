@@ -108,6 +108,8 @@ def describe(error):
         message = error.msg if isinstance(error, SyntaxError) else str(error)
     except BaseException:
         message = "(its message cannot be read)"
+    if isinstance(error, MemoryError) or "allocate memory" in message:
+        message = f"it asks for more memory than one exercise gets. {message}"
     return {
         "kind": type(error).__name__,
         "builtin": kinds[0] if kinds else "Exception",

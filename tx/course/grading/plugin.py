@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +15,7 @@ from tx.course.grading.progress import Progress
 from tx.course.grading.report import Report
 from tx.course.grading.sandbox import Sandbox
 from tx.course.grading.submission import Submission, students
-from tx.course.grading.tables import class_table, own_table
+from tx.course.grading.tables import class_table, own_table, printable
 
 MARKS = {"passed": ".", "wrong": "W", "todo": "t", "error": "E", "timeout": "T", "borrowed": "B"}
 COLOURS = {"passed": "green", "todo": "blue"}
@@ -153,8 +154,10 @@ class Desk:
             lines = class_table(people)
         else:
             lines = own_table(people[""], known.values(), self.progress, self.explain)
+        encoding = getattr(sys.stdout, "encoding", None)
         for line, colour in lines:
-            terminalreporter.write_line(line, **({colour: True} if colour else {}))
+            markup = {colour: True} if colour else {}
+            terminalreporter.write_line(printable(line, encoding), **markup)
         if self.config.getoption("--grade-json"):
             path = self.config.invocation_params.dir / self.config.getoption("--grade-json")
             path.write_text(json.dumps(self._as_json(people), indent=1) + "\n", encoding="utf-8")

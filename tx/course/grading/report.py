@@ -126,12 +126,13 @@ def _slice_around(expected, got, wrong):
     at = wrong.nonzero()[0].tolist()
     lead, head = tuple(at[:-2]), []
     if lead:
-        head = [f"at [{', '.join(map(str, lead))}]:"]
+        head.append(f"at [{', '.join(map(str, lead))}]")
     parts = [torch.atleast_2d(x[lead]) for x in (expected, got, wrong)]
     row, column = (at[-2:] if len(at) >= 2 else [0, *at])[-2:] if at else (0, 0)
     top, left = max(0, row - ROWS + 2), max(0, column - COLUMNS + 2)
     if top or left:
-        head.append(f"from row {top}, column {left}:")
+        head.append(f"from row {top}, column {left}")
+    head = [", ".join(head) + ":"] if head else []
     return head, *(x[top : top + ROWS, left : left + COLUMNS] for x in parts)
 
 

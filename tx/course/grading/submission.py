@@ -30,6 +30,8 @@ class Submission:
         except Unreadable as error:
             report = Report.blank(exercise)
             report.reason = str(error)
+            if self.name and not any(file.stem == exercise.chapter for file in self.files):
+                report.state, report.reason = "todo", "not handed in"
             return report
 
     def _notebook(self, exercise):

@@ -10,6 +10,21 @@ FEW = 3  # exercises that are shown in full, as they come
 LETTERS = {"passed": "✓", "wrong": "✗", "todo": "·", "error": "E", "timeout": "T", "borrowed": "B"}
 
 
+PLAIN = str.maketrans({
+    "█": "#", "░": ".", "·": "-", "“": '"', "”": '"', "’": "'", "–": "-", "−": "-", "…": "...",
+    "✓": "v", "✗": "x", "×": "x", "√": "sqrt ", "±": "+-", "→": "->",
+})  # fmt: skip
+
+
+def printable(text, encoding):
+    """The text as a terminal of that encoding can show it."""
+    try:
+        text.encode(encoding or "ascii")
+        return text
+    except (UnicodeEncodeError, LookupError):
+        return text.translate(PLAIN).encode("ascii", "replace").decode()
+
+
 def own_table(reports, exercises, progress, explain):
     """One learner's reports by chapter, and what is next: lines with a colour or None.
 
@@ -82,7 +97,7 @@ def class_table(people):
     """Students by exercises, and the commonest mistakes: lines with a colour or None."""
     names = list(dict.fromkeys(r.name for reports in people.values() for r in reports))
     wide = max(len(name) for name in [*people, "student"]) + 2
-    lines = [("", None), (f"{len(people)} students, {len(names)} exercises", "bold")]
+    lines = [(f"{len(people)} students, {len(names)} exercises", "bold")]
     lines += _mistakes(people)
     lines.append(("", None))
     for i, name in enumerate(names, 1):

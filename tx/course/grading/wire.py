@@ -82,6 +82,8 @@ def _is_plain(x):
 
 
 def _encode_tensor(x, blobs):
+    if x.numel() * x.element_size() + sum(map(len, blobs)) > LARGEST:
+        raise TooMuch(f"a tensor of shape {tuple(x.shape)} is too much for one result")
     x = torch.Tensor.detach(x).resolve_conj().resolve_neg()
     order = sorted(range(x.ndim), key=lambda axis: -x.stride(axis))
     if not x.permute(order).is_contiguous():

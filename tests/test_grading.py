@@ -1,0 +1,731 @@
+"""The grader: its wire, its verdicts, what it survives, and what it says."""
+
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # the synthetic course, whatever the import mode
+
+import grading_course as course  # noqa: E402
+
+from tx.course.grading import live, plugin, tables, wire  # noqa: E402
+from tx.course.grading import report as words  # noqa: E402
+from tx.course.grading.compare import compare  # noqa: E402
+from tx.course.grading.impl import InProcess, TimedOut, time_limit  # noqa: E402
+from tx.course.grading.notebook import Notebook, Unreadable, fingerprint, without_magics  # noqa: E402
+from tx.course.grading.progress import Progress  # noqa: E402
+from tx.course.grading.sandbox import Sandbox  # noqa: E402
+from tx.course.grading.submission import Submission, judge_notebook, students  # noqa: E402
+
+pytest_plugins = ("pytester",)
+
+# ── the wire ─────────────────────────────────────────────────────────────────────────────────────
+
+VALUES = [
+    None, True, 3, 2**70, -0.5, math.inf, "né", [1, (2, [3])], {"a": 1, (1, 2): None, 0: "x"},
+    torch.tensor(1.5), torch.arange(6).view(2, 3), torch.empty(0, 3), torch.ones(2, 3) > 0,
+    torch.randn(2, 3, dtype=torch.float64), torch.randn(3).bfloat16(), torch.randn(3).half(),
+    torch.randn(2, 3, 4).transpose(1, 2), torch.ones(1).expand(4), torch.tensor([math.nan, math.inf]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_values_cross_unchanged(value):
+    back = wire.unpack(wire.pack(value))
+    assert type(back) is type(value)
+    assert compare(value, back, tolerance=0) is None
+    if isinstance(value, torch.Tensor):
+        assert back.dtype == value.dtype
+
+
+def test_strides_cross_so_that_view_fails_as_it_would():
+    x = torch.randn(2, 3, 4).transpose(1, 2)
+    assert wire.unpack(wire.pack(x)).stride() == x.stride()
+
+
+def test_numpy_scalars_cross_as_numbers_and_arrays_do_not():
+    assert wire.unpack(wire.pack([np.int64(3), np.float64(0.5), np.bool_(True)])) == [3, 0.5, True]
+    with pytest.raises(TypeError, match="ndarray"):
+        wire.pack(np.zeros(3))
+
+
+def test_nothing_that_contains_itself_crosses():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(wire.TooMuch):
+        wire.pack(endless)
+
+
+HOSTILE = [
+    b"", b"\x00" * 8, b"\xff" * 100, b"\x80\x04cposix\nsystem\n",
+    wire.pack(torch.zeros(2))[:-1],
+    wire.pack(torch.zeros(2)).replace(b"[2]", b"[9]"),
+    wire.pack(torch.zeros(2)).replace(b"float32", b"storage"),
+    wire.pack(["x"]).replace(b"list", b"eval"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
+def test_bytes_that_are_no_message_are_refused(data):
+    with pytest.raises(ValueError):
+        wire.unpack(data)
+
+
+# ── comparing ────────────────────────────────────────────────────────────────────────────────────
+
+DIFFERENT = [
+    (torch.zeros(2), torch.zeros(1), "shape"), (torch.zeros(2, 1), torch.zeros(2), "shape"),
+    (torch.zeros(2), 0.0, "type"), (0.0, torch.zeros(()), "type"), (torch.zeros(2), None, "nothing"),
+    (torch.zeros(2), torch.zeros(2).long(), "dtype"), (torch.zeros(1), torch.tensor([math.nan]), "value"),
+    (torch.tensor([math.inf]), torch.tensor([-math.inf]), "value"),
+    (torch.zeros(1), -5 * torch.ones(1), "value"),
+    (3, 3.0, "type"), (1, True, "type"), (0.5, math.nan, "value"), ("a", "b", "value"),
+    ((1, 2), (1, 2, 3), "shape"), ({"a": 1}, {"b": 1}, "shape"), ([torch.zeros(2)], [torch.ones(2)], "value"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expected", "got", "kind"), DIFFERENT, ids=str)
+def test_what_differs_is_found(expected, got, kind):
+    assert compare(expected, got).kind == kind
+
+
+SAME = [
+    (torch.zeros(2), torch.zeros(2).double() + 4e-5), (0.5, 0.50004), (1.0, 1), ([1], (1,)),
+    (torch.tensor([1e6]), torch.tensor([1e6 + 5])), (torch.tensor([math.inf]), torch.tensor([math.inf])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expected", "got"), SAME, ids=str)
+def test_what_is_the_same_passes(expected, got):
+    assert compare(expected, got) is None
+
+
+# ── judging in this process ──────────────────────────────────────────────────────────────────────
+
+
+def checked(f):
+    """f(x, n), with the error that the exercise asks for."""
+
+    def answer(x, n):
+        if n < 0:
+            raise ValueError("n")
+        return f(x, n)
+
+    return answer
+
+
+ANSWERS = {
+    "right": (lambda x, n: x * n, "passed", ""),
+    "another right one": (lambda x, n: sum([x] * n) if n else 0 * x, "passed", ""),
+    "nothing": (lambda x, n: None, "wrong", "forget `return`"),
+    "a number": (lambda x, n: 1.0, "wrong", "a float tensor of shape (2, 3) expected"),
+    "an array": (lambda x, n: np.zeros(3), "wrong", "got a ndarray"),
+    "wrong rank": (lambda x, n: (x * n)[None], "wrong", "shape (2, 3) expected, got (1, 2, 3)"),
+    "one row": (lambda x, n: (x * n)[:1], "wrong", "shape (2, 3) expected"),
+    "integers": (lambda x, n: (x * n).long(), "wrong", "a float tensor expected, got integer"),
+    "nan": (lambda x, n: x * n * math.nan, "wrong", "got nan"),
+    "an error": (lambda x, n: x.nope, "error", "AttributeError: 'Tensor' object has no attribute"),
+    "in place": (lambda x, n: x.mul_(n), "wrong", "changes its arguments in place"),
+    "an exit": (lambda x, n: sys.exit(0), "error", "SystemExit"),
+    "a skip": (lambda x, n: pytest.skip("not today"), "error", "Skipped: not today"),
+    "endless recursion": (lambda x, n: ANSWERS["endless recursion"][0](x, n), "error", "RecursionError"),
+    "torch's own": (lambda x, n: torch.mul(x, n), "borrowed", "it calls torch.mul"),
+    "its method": (lambda x, n: x.mul(n), "borrowed", "it calls torch.mul"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_verdict_and_reason(name):
+    function, state, reason = ANSWERS[name]
+    report = course.times.judge(checked(function))
+    assert (report.state, reason in report.reason) == (state, True), report
+    assert report.points == (2 if state == "passed" else 0)
+
+
+def test_a_stub_is_to_do_and_untouched_by_the_reference():
+    def stub(x, n):
+        raise NotImplementedError
+
+    report = course.times.judge(stub)
+    assert report.state == "todo" and not words.details(report)
+
+
+def test_a_borrowed_answer_cannot_hide_behind_an_except():
+    def sly(x, n):
+        try:
+            return torch.mul(x, n)
+        except BaseException:
+            return x * n
+
+    assert course.times.judge(sly).state == "borrowed"
+    assert torch.mul(torch.ones(1), 2) == 2  # the traps are gone
+
+
+def test_a_name_that_was_imported_before_is_trapped_too():
+    from tx import softmax
+
+    space = {"softmax": softmax}
+    exec("def f(x, n):\n    softmax(x)\n    return x * n", space)
+    assert course.times.judge(space["f"]).state == "borrowed"
+    assert space["softmax"] is softmax
+
+
+def test_a_required_error_must_be_of_that_kind():
+    def quiet(x, n):
+        return x * n
+
+    def other(x, n):
+        if n < 0:
+            raise KeyError("n")
+        return x * n
+
+    assert "a ValueError expected, got a float tensor" in course.times.judge(quiet).reason
+    assert "a ValueError expected, got KeyError" in course.times.judge(other).reason
+
+
+def test_the_mistake_is_named_by_its_results():
+    assert course.times.judge(checked(lambda x, n: x + n)).mistake == "added instead of multiplied"
+    assert course.times.judge(lambda x, n: n * x).mistake == "negative n accepted"
+    assert course.times.judge(checked(lambda x, n: x - n)).mistake is None
+    assert course.times.judge(checked(lambda x, n: x.nope)).mistake is None
+
+
+def test_contracts_say_what_holds_and_what_breaks():
+    report = course.times.judge(checked(lambda x, n: x * n * n))
+    assert (report.holds, report.breaks) == (["zero stays zero", "once changes nothing"], [])
+    report = course.times.judge(checked(lambda x, n: x * (n + 1)))
+    assert (report.holds, report.breaks) == (["zero stays zero"], ["once changes nothing"])
+    text = "\n".join(words.details(report))
+    assert '"zero stays zero" holds;' in text and '"once changes nothing" breaks at' in text
+
+
+def test_an_endless_loop_on_live_objects_is_interrupted():
+    def endless(x, n):
+        while True:
+            pass
+
+    quick = course.exercise("times", seconds=0.3)
+    report = quick.judge(endless)
+    assert report.state == "timeout" and "not done after 0.3 s" in report.reason
+    with pytest.raises(TimedOut), time_limit(0.1):
+        while True:
+            pass
+
+
+def test_a_time_limit_that_is_kept_leaves_nothing_behind():
+    for _ in range(50):
+        with contextlib.suppress(TimedOut), time_limit(0.001):
+            sum(range(20_000))
+        sum(range(20_000))  # nothing arrives out here
+
+
+def test_what_a_learner_reads():
+    report = course.times.judge(checked(lambda x, n: x + n), seed=0)
+    assert textwrap.dedent("\n".join(words.details(report, named=True))) == textwrap.dedent("""\
+        checked    x times n, for any n
+        called     times([[1.541, -0.2934, -2.179], [0.5684, -1.085, -1.399]], 2)
+        expected       3.082   -0.5869    -4.358
+                       1.137    -2.169    -2.797
+        got            3.541*    1.707*  -0.1788*
+                       2.568*   0.9155*   0.6014*
+                   6 of 6 numbers differ, first at [0, 0]: 3.082 expected, got 3.541
+        contract   "zero stays zero" breaks at index (0, 0): expected 0 0, got 3 3
+        question   what is 2 times 3?
+        mistake    this is exactly what "added instead of multiplied" gives
+                   x + n moves every number by the same amount.""")
+
+
+def test_large_results_are_cut_around_the_first_difference():
+    expected, got = torch.zeros(2, 20, 30), torch.zeros(2, 20, 30)
+    got[1, 15, 20] = 7.0
+    left, right = words.side_by_side(compare(expected, got))
+    assert right[0] == "at [1], from row 12, column 14:" and "7*" in right[4]
+    assert len(left) == len(right) <= 6 and max(map(len, right)) < 60
+
+
+def test_handles_and_gradients():
+    class Scale(torch.nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.n = torch.nn.Parameter(torch.tensor(float(n)))
+
+        def forward(self, x):
+            return x * self.n
+
+    impl = InProcess(Scale).impl
+    scale = impl(3)
+    assert scale(torch.ones(2)).tolist() == [3, 3]
+    scale.load_state_dict({"n": torch.tensor(5.0)})
+    assert scale.n == 5 and dict(scale.state_dict())["n"] == 5
+    output, grads = scale.gradients(torch.ones(2))
+    assert output.tolist() == [5, 5] and grads[0].tolist() == [5, 5]
+    with pytest.raises(AttributeError, match="nope"):
+        scale.nope  # noqa: B018
+
+
+def test_hostile_objects_come_back_plain():
+    class Liar(torch.Tensor):
+        def __eq__(self, other):
+            return torch.ones(1, dtype=torch.bool)
+
+    class Agree:
+        def __eq__(self, other):
+            return True
+
+    lie = checked(lambda x, n: (x + n).as_subclass(Liar))
+    assert course.times.judge(lie).state == "wrong"
+    assert course.times.judge(checked(lambda x, n: Agree())).state == "wrong"
+
+
+# ── a notebook in a process of its own ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    opened = Sandbox()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def hurried(sandbox, monkeypatch):
+    monkeypatch.setattr(sandbox, "cell_seconds", 3)
+    monkeypatch.setattr(sandbox, "call_seconds", 3)
+    return sandbox
+
+
+@pytest.fixture
+def judged(sandbox, tmp_path):
+    """judged(cells…) -> the report of `times` in a notebook of these cells."""
+
+    def judge(*cells):
+        path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", *cells)
+        before = path.read_bytes()
+        report = judge_notebook(Notebook.read(path), course.times, sandbox)
+        assert path.read_bytes() == before
+        return report
+
+    return judge
+
+
+RIGHT = course.RIGHT.format(name="times")
+OWN = (RIGHT, "times")
+
+
+def answer(body):
+    """A tagged cell with that body."""
+    return "def times(x, n):\n" + textwrap.indent(textwrap.dedent(body), "    "), "times"
+
+
+def test_a_right_notebook_passes(judged):
+    report = judged(OWN)
+    assert report.state == "passed" and report.tree and not report.notes
+
+
+SURVIVED = {
+    "exit in the function": (answer("import os; os._exit(0)"), "error", "ended the whole program"),
+    "sys.exit": (answer("import sys; sys.exit(0)"), "error", "SystemExit"),
+    "pytest.skip": (answer("import pytest; pytest.skip('x')"), "error", "Skipped"),
+    "interrupt": (answer("raise KeyboardInterrupt"), "error", "KeyboardInterrupt"),
+    "deep recursion": (answer("return times(x, n)"), "error", "RecursionError"),
+    "a crash of the stack": (
+        answer("import ctypes; ctypes.string_at(0)"), "error", "ended the whole program"),
+    "syntax": (("def times(x, n)\n    return x", "times"), "error", "SyntaxError: expected ':'"),
+    "memory": (answer("return torch.zeros(1 << 36)"), "error", "asks for more memory than"),
+    "the server killed": (
+        answer("import os, signal; os.kill(os.getppid(), signal.SIGKILL); os._exit(1)"), "error", ""),
+    "garbage": (answer("import os\nfor f in range(3, 30):\n    try: os.write(f, b'x' * 99)\n"
+                       "    except OSError: pass\nreturn x"), "error", "ended the whole program"),
+    "an object with a hostile name": (
+        answer("class M(type):\n    def __getattribute__(s, k): raise SystemExit\n"
+               "class A(metaclass=M): pass\nreturn A()"), "", ""),
+    "an error with a hostile message": (
+        answer("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E"), "error", "E: (its"),
+    "torch patched": (answer("torch.equal = torch.allclose = lambda *a, **k: True\nreturn x"), "wrong", ""),
+    "too much": (answer("return [torch.zeros(1 << 25) for _ in range(3)]"), "error", "too much"),
+    "the answer read": (
+        answer(f"return open({str(live.FOLDER / 'test_01_attention.py')!r})"), "borrowed", "test_01"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SURVIVED)
+def test_it_survives(name, judged):
+    cell, state, reason = SURVIVED[name]
+    report = judged(cell)
+    assert state in ("", report.state) and reason in report.reason, report
+    assert report.state != "passed"
+    assert judged(OWN).state == "passed"  # and the next one is graded
+
+
+def test_an_endless_loop_in_the_function(hurried, judged):
+    report = judged(answer("while True: pass"))
+    assert report.state == "timeout" and "not done after 3 s" in report.reason
+
+
+def test_cells_that_loop_or_exit_are_left_out_and_the_rest_is_graded(hurried, judged):
+    report = judged("while True: pass", OWN, "import os\nos._exit(0)", "1 / 0", "raise SystemExit")
+    assert report.state == "passed"
+    assert report.left_out == [
+        "cell 2 was not done after 3 s, so it was left out",
+        "cell 4 ends the whole program, so it was left out",
+    ]
+    assert judged("while True: pass", OWN, "import os\nos._exit(0)").state == "passed"
+
+
+def test_the_exercises_own_cell_may_loop(hurried, judged):
+    report = judged((RIGHT + "while True: pass", "times"))
+    assert report.state == "timeout" and "cell 2 was not done" in report.reason
+
+
+def test_one_syntax_error_does_not_fail_the_others(judged):
+    assert judged("def nope(:", OWN, "x ==== 3").state == "passed"
+
+
+def test_an_error_names_its_place_in_the_notebook(judged):
+    report = judged(answer("y = x\n\nreturn y.nope"))
+    assert "90_synthetic.ipynb[cell 2], line 4: return y.nope" in report.reason
+
+
+def test_an_earlier_cell_that_failed_is_mentioned(judged):
+    report = judged("helper = torch.nope", answer("return helper(x)"))
+    assert "NameError" in report.reason and "cell 2 raises AttributeError" in report.notes[0]
+
+
+def test_a_renamed_function(judged):
+    report = judged((RIGHT.replace("times", "thymes"), "times"))
+    assert report.reason.endswith("`times`, did you rename it? I see `thymes`")
+    report = judged(RIGHT.replace("times", "timez"))
+    assert "did you rename it? I see `timez`" in report.reason
+    assert "the stub that belongs there" in judged("x = 1").reason
+
+
+def test_a_lost_tag(judged):
+    report = judged(RIGHT)
+    assert report.state == "passed" and '"tx": {"exercise": "times"}' in report.notes[0]
+
+
+def test_the_tagged_cell_wins(judged):
+    report = judged(OWN, "def times(x, n):\n    return x")
+    assert report.state == "passed" and "defined again in another cell" in report.notes[0]
+    assert judged("def times(x, n):\n    return x", OWN).state == "passed"
+
+
+def test_magics(judged):
+    body = "%timeit 3\nif True:\n    !ls\ny = !ls\nx = (3\n%2)\ntorch.mul?\n"
+    assert judged("%%bash\nrm -rf x", "%matplotlib inline\n!pip list", OWN).state == "passed"
+    assert judged(("%%time\n" + body.replace("x = (3\n%2)\n", "") + RIGHT, "times")).state == "passed"
+    assert without_magics("x = (3\n%2)") == "x = (3\n%2)"
+
+
+def test_printing_is_capped_and_shown(judged):
+    report = judged(answer("print('y' * 10**6)\nfor _ in range(1000): print('z' * 999)\nreturn x"))
+    assert report.state == "wrong" and 0 < len(report.printed) <= 2000
+    assert "printed" in "\n".join(words.details(report))
+
+
+def test_the_childs_house_is_empty(judged, tmp_path):
+    body = """
+    import os
+    assert os.listdir(".") == [], os.listdir(".")
+    assert "SECRET_OF_THE_TEST" not in os.environ
+    assert open("x", "w").encoding.lower() == "utf-8"
+    os.remove("x")
+    try:
+        input()
+    except EOFError:
+        pass
+    """
+    report = judged(answer(textwrap.dedent(body) + RIGHT.split("\n", 1)[1].replace("    ", "", 2)))
+    assert report.state in ("passed", "wrong"), report.reason
+
+
+def test_grading_calls_in_cells_are_silent(judged):
+    others = "from tx.course import commit, hint\nhint('times')\ncommit('x', '')"
+    report = judged(OWN, 'grade("times")', others)
+    assert report.state == "passed" and not report.notes
+
+
+def test_comparing_with_torch_in_a_cell_is_no_borrowing(judged):
+    compare_cell = "assert torch.equal(times(torch.ones(2), 3), torch.mul(torch.ones(2), 3))"
+    assert judged(OWN, compare_cell).state == "passed"
+    assert judged(answer("return torch.mul(x, n)")).state == "borrowed"
+    assert judged("from torch import mul", answer("return mul(x, n)")).state == "borrowed"
+
+
+def test_where_there_is_no_fork(tmp_path):
+    path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", OWN)
+    spawning = Sandbox(way="spawn")
+    try:
+        report = judge_notebook(Notebook.read(path), course.times, spawning)
+        assert report.state == "passed", report
+        path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", answer("import os; os._exit(0)"))
+        assert judge_notebook(Notebook.read(path), course.times, spawning).state == "error"
+    finally:
+        spawning.close()
+
+
+def test_notebooks_that_are_none(sandbox, tmp_path):
+    path = tmp_path / f"{course.CHAPTER}.ipynb"
+    for text, message in (
+        (None, "is not in"), ("{", "is no valid notebook"), ("[]", "is JSON, but no notebook"),
+        ('{"cells": [3]}', "is JSON, but no notebook"), ("\x00", "is no valid notebook"),
+    ):  # fmt: skip
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+        with pytest.raises(Unreadable, match=message):
+            Notebook.read(path)
+        report = Submission("", tmp_path).judge(course.times, sandbox)
+        assert report.state == "error" and "make reset EX=90" in report.reason
+
+
+def test_attempts_are_told_apart_by_their_syntax_tree():
+    assert fingerprint("def f(x):\n  return x") == fingerprint('def f(x):  # c\n    "doc"\n    return x')
+    assert fingerprint("def f(x):\n  return x") != fingerprint("def f(x):\n  return -x")
+    assert fingerprint("def f(:") == fingerprint("def  f(:")
+
+
+# ── progress ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def reported(f, tree, exercise=course.times):
+    report = exercise.judge(checked(f))
+    report.tree = tree
+    return report
+
+
+def shown(progress, *args, **kwargs):
+    return "\n".join(words.present(reported(*args, **kwargs), progress))
+
+
+def test_the_mistake_is_named_from_the_second_distinct_attempt(tmp_path):
+    progress = Progress(tmp_path / "p.json")
+    add, right = (lambda x, n: x + n), (lambda x, n: x * n)
+    assert "mistake" not in shown(progress, add, "a")
+    assert "mistake" not in shown(progress, add, "a")  # the same answer again
+    second = shown(progress, add, "b")
+    assert "second attempt" in second and 'exactly what "added instead of multiplied"' in second
+    assert "hint(" in second
+    assert "third attempt; matches no mistake we know" in shown(
+        progress, lambda x, n: x - n, "c"
+    ).replace(": the same difference as before", "")
+    assert shown(progress, right, "d").splitlines()[0].split()[:3] == ["passed", "times", "2/2"]
+    assert progress.entry("times")["state"] == "passed"
+
+
+def test_a_debug_exercise_names_its_bug_after_passing(tmp_path):
+    progress, add = Progress(tmp_path / "p.json"), (lambda x, n: x + n)
+    first = reported(add, "as it came", course.broken)
+    assert progress.untouched(first)
+    for tree in ("as it came", "b", "c"):
+        text = "\n".join(words.present(reported(add, tree, course.broken), progress, explain=True))
+        assert "added instead" not in text
+    assert progress.attempts(first) == 2
+    assert 'the bug was "added instead of multiplied"' in shown(
+        progress, lambda x, n: x * n, "d", course.broken
+    )
+
+
+def test_what_changed_since_the_last_attempt(tmp_path):
+    progress = Progress(tmp_path / "p.json")
+    shown(progress, lambda x, n: x.nope, "a")
+    assert "now it is a tensor, its shape is not right yet" in shown(progress, lambda x, n: x[0], "b")
+    assert "now the shape is right, the numbers are not" in shown(progress, lambda x, n: x + n, "c")
+    text = shown(progress, lambda x, n: x * (n + 1), "d")
+    assert 'now "zero stays zero" holds; "once changes nothing" still breaks' in text
+    assert "the same answer as before" in shown(progress, lambda x, n: x * (n + 1), "d")
+
+
+def test_other_keys_are_kept_and_a_broken_file_is_set_aside(tmp_path):
+    path = tmp_path / ".progress.json"
+    path.write_text('{"predictions": {"q": "b"}, "exercises": 3}', encoding="utf-8")
+    progress = Progress(path).load()
+    progress.record(reported(lambda x, n: x, "a"))
+    progress.save()
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    assert kept["predictions"] == {"q": "b"} and kept["exercises"]["times"]["state"] == "wrong"
+    for number, text in enumerate(("{nonsense", "[]")):
+        path.write_text(text, encoding="utf-8")
+        progress = Progress(path).load()
+        aside = ".progress.json.unreadable" + ("", "-2")[number]
+        assert aside in progress.warning and (tmp_path / aside).read_text(encoding="utf-8") == text
+    assert progress.entry("times") == {}
+
+
+# ── in a cell ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch, sandbox):
+    """A course of our own: exercises/ with one chapter, and solutions/."""
+    folder = tmp_path / "exercises"
+    folder.mkdir()
+    (tmp_path / "solutions").mkdir()
+    course.handed_out(folder / f"{course.CHAPTER}.ipynb")
+    course.write(
+        tmp_path / "solutions" / f"{course.CHAPTER}.ipynb",
+        *((course.RIGHT.format(name=n), n) for n in ("times", "broken", "again")),
+    )
+    (folder / "conftest.py").write_text(
+        (live.FOLDER / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    (folder / "test_90_synthetic.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from grading_course import *\nfrom tx.course.grading import exercises_of\n"
+        "test_exercise = exercises_of(__name__)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(live, "FOLDER", folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(plugin, "Sandbox", lambda: Borrowed(sandbox))
+    return folder
+
+
+class Borrowed:
+    """The tests' sandbox, which a pytest session in here must not close."""
+
+    def __init__(self, sandbox):
+        self._sandbox = sandbox
+
+    def __getattr__(self, name):
+        return getattr(self._sandbox, name)
+
+    def close(self):
+        pass
+
+
+def test_grade_in_a_cell(house, capsys):
+    space = {"grade": live.grade}
+    exec('grade("times")', space)
+    assert "There is no `times` here yet" in capsys.readouterr().out
+    exec(RIGHT + 'grade("times")', space)
+    assert capsys.readouterr().out == "  passed    times                    2/2\n"
+    exec('grade("tines")', space)
+    assert "There is no exercise 'tines'; there is times" in capsys.readouterr().out
+    assert json.loads((house / ".progress.json").read_text())["exercises"]["times"]["state"] == "passed"
+
+
+def test_grade_in_a_solution_leaves_no_trace(house, monkeypatch):
+    monkeypatch.chdir(house.parent / "solutions")
+    exec(RIGHT + 'grade("times")', {"grade": live.grade})
+    live.hint("times")
+    assert not (house / ".progress.json").exists()
+
+
+def test_hints_come_one_by_one_and_end_with_the_solution(house, capsys):
+    said = []
+    for _ in range(5):
+        live.hint("times")
+        said.append(capsys.readouterr().out)
+    assert "hint 1 of 4" in said[0] and "which operator multiplies?" in said[0]
+    assert "x (T, D)" in said[1] and "return x * …" in said[2] and "the solution" in said[2]
+    assert "return x * n" in said[3] and said[4] == said[3]
+    assert Progress(house / ".progress.json").load().help("times") == 5
+
+
+# ── pytest exercises ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def run(house, pytester):
+    """run(options…) -> the exit code and what was printed."""
+
+    def call(*options):
+        result = pytester.runpytest_inprocess(str(house), "-p", "no:cacheprovider", *options)
+        return result.ret, "\n".join(result.outlines), "\n".join(result.errlines)
+
+    return call
+
+
+def test_a_fresh_run_is_an_invitation(run, house):
+    code, out, _ = run()
+    assert code == 0 and "Traceback" not in out and "FAIL" not in out
+    for line in (
+        "90 · Synthetic                              0 of 3 passed · 0 of 6 points",
+        "  to do     times                    0/2    5 minutes",
+        "░░░░░░░░░░░░░░░░░░░░ 0 of 3 exercises · 0 of 6 points",
+        "next: times, 5 minutes (book/90-synthetic.ipynb, section times)",
+    ):
+        assert line in out.splitlines(), out
+
+
+def test_a_wrong_answer_gets_our_report_and_no_traceback(run, house):
+    course.write(house / f"{course.CHAPTER}.ipynb", (course.ADDED.format(name="times"), "times"))
+    code, out, _ = run("-k", "times", "--junitxml", f"{house}/j.xml", "--grade-json", f"{house}/g.json")
+    assert code == 1 and "Traceback" not in out and "NotPassed" not in out
+    assert "expected" in out and "1 wrong" in out and "mistake" not in out
+    grades = json.loads((house / "g.json").read_text(encoding="utf-8"))
+    assert (grades["points"], grades["of"]) == (0, 2)
+    (only,) = grades["exercises"]
+    assert only.pop("reason").startswith("6 of 6 numbers differ")
+    assert only == {
+        "name": "times", "chapter": "90_synthetic", "points": 0, "of": 2, "state": "wrong",
+        "mistake": "added instead of multiplied", "attempts": 1, "help": 0,
+    }  # fmt: skip
+    assert 'failures="1"' in (house / "j.xml").read_text(encoding="utf-8")
+    assert "added instead of multiplied" in run("-k", "times", "--explain")[1]
+
+
+def test_other_folders_leave_the_progress_alone(run, house):
+    code, out, _ = run("--impl", str(house.parent / "solutions"))
+    assert code == 0 and "3 passed" in out and "all passed" in out
+    assert not (house / ".progress.json").exists()
+    code, _, err = run("--impl", "nowhere")
+    assert code == 4 and "there is no folder nowhere" in err
+
+
+def test_hints_in_the_shell(run):
+    code, out, _ = run("--hint", "times")
+    assert code == 0 and "hint 1 of 4" in out
+    code, _, err = run("--hint", "tines")
+    assert code == 4 and "there is times" in err
+
+
+def test_a_class(run, house, tmp_path):
+    group = tmp_path / "class"
+    for name in ("zoë", "ada"):
+        (group / name).mkdir(parents=True)
+        course.write(
+            group / name / f"{course.CHAPTER}.ipynb",
+            (course.ADDED.format(name="times"), "times"), (course.RIGHT.format(name="again"), "again"),
+        )  # fmt: skip
+    course.write(group / "90_synthetic_bob.ipynb", OWN)
+    assert [s.name for s in students(group)] == ["ada", "zoë", "bob"]
+    code, out, _ = run("--class", str(group), "--grade-json", f"{house}/g.json")
+    assert code == 1
+    lines = out.splitlines()
+    assert '    2 × times: "added instead of multiplied"   (ada, zoë)' in lines
+    assert "bob         ✓   ·   ·   2/6" in lines and "passed      1   0   2" in lines
+    sheet = json.loads((house / "g.json").read_text(encoding="utf-8"))["students"]
+    assert list(sheet) == ["ada", "zoë", "bob"] and sheet["bob"]["points"] == 2
+    assert not (house / ".progress.json").exists()
+
+
+def test_what_did_not_report_is_not_passed(run, house, monkeypatch):
+    monkeypatch.setattr(plugin.Desk, "pytest_runtest_logreport", lambda self, report: None)
+    out = run("--impl", str(house.parent / "solutions"))[1]
+    assert "0 of 3 passed" in out and "no result came in" in out
+
+
+def test_a_terminal_without_utf8_still_reads():
+    assert tables.printable("█░ · “a” … é ✓", "ascii") == '#. - "a" ... ? v'
+    assert tables.printable("█ é", "utf-8") == "█ é"
+
+
+@pytest.mark.slow
+def test_xdist_and_a_foreign_locale_and_another_folder(tmp_path):
+    command = [sys.executable, "-m", "pytest", str(live.FOLDER), "-n2", "--impl", "solutions",
+               "-p", "no:cacheprovider", "--grade-json", "g.json"]  # fmt: skip
+    env = {"PATH": "/usr/bin:/bin", "PYTHONUTF8": "0", "LC_ALL": "C", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    grades = json.loads((tmp_path / "g.json").read_text(encoding="utf-8"))
+    assert grades["points"] == grades["of"] == sum(e.points for e in live.catalogue().values())
+    assert "all passed" in done.stdout and "\\u" not in done.stdout
