@@ -184,7 +184,8 @@ class Homework(OfChapter):
             texts = [str(task.get(key, "")) for key in self.heads[1:]]
             body += row([nodes.literal("", task["name"]), *map(nodes.Text, texts)])
         group += [head, body]
-        return [nodes.table("", group, classes=["tx-homework"])]
+        heading = nodes.paragraph("", "", nodes.strong("", "Homework"))
+        return [heading, nodes.table("", group, classes=["tx-homework"])]
 
 
 def row(cells):
