@@ -1,5 +1,9 @@
-"""The widgets: one HTML string each, and what it does in a browser by mouse, touch and keyboard."""
+"""The widgets: one HTML string each, and what it does in a browser by mouse, touch and keyboard.
 
+At the end the look of matplotlib's figures, which share their colours.
+"""
+
+import io
 import itertools
 import json
 import math
@@ -12,7 +16,7 @@ import pytest
 import torch
 
 from tx import masks
-from tx.course import widgets
+from tx.course import figures, widgets
 
 TOKENS = ["the", "cat", "sat", "on", "the", "mat"]
 REAL = [False, True, True, True, True, False]
@@ -80,6 +84,7 @@ def test_one_string_the_same_every_time_without_other_hosts(name):
     assert len(html.encode()) <= 30_000
     foreign = set(re.findall(r"(?:https?:)?//[\w.]+", html)) - {"http://www.w3.org"}
     assert foreign == set()  # the one left is the name of SVG's namespace and is not requested
+    assert "data-lm-suppress-shortcuts" in html  # else JupyterLab takes the arrow keys
     assert not re.search(r"@import|\burl\(|\bsrc=|\bhref=|fetch\(|import\(|XMLHttp", html)
 
 
@@ -197,7 +202,7 @@ def show(browser):
 
 
 def _out(page):
-    return page.locator("[data-out]").inner_text().replace("−", "-")
+    return page.locator("[data-out]").first.inner_text().replace("−", "-")
 
 
 def _live(page, words):
@@ -250,16 +255,19 @@ def test_retrieval_by_mouse(show):
 
 
 def test_retrieval_by_touch(show):
-    page = show(_retrieval())
-    box = page.locator("g[role=slider] path").bounding_box()
+    """Dragging moves the query and does not scroll the page under it."""
+    page = show(_retrieval(), _retrieval())
+    box = page.locator("g[role=slider] path").first.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     session = page.context.new_cdp_session(page)
-    for kind, dx in (("touchStart", 0), ("touchMove", -30), ("touchMove", -60), ("touchEnd", None)):
-        points = [] if dx is None else [{"x": x + dx, "y": y}]
+    for dy in (0, -20, -40, -60, -80, None):
+        kind = "touchEnd" if dy is None else "touchMove" if dy else "touchStart"
+        points = [] if dy is None else [{"x": x, "y": y + dy}]
         session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    assert "(0.40," not in page.locator("g[role=slider]").get_attribute("aria-valuetext")
-    assert _out(page) != _expected([1.0, 0.4], 1.0)
-    plane = page.locator("svg[role=group]").bounding_box()
+    now = page.locator("g[role=slider] path").first.bounding_box()
+    assert y - 80 == pytest.approx(now["y"] + now["height"] / 2, abs=4)
+    assert page.evaluate("scrollY") == 0
+    plane = page.locator("svg[role=group]").first.bounding_box()
     page.touchscreen.tap(plane["x"] + plane["width"] / 2, plane["y"] + plane["height"] / 2)
     assert _out(page) == _expected([0.0, 0.0], 1.0)
 
@@ -455,3 +463,74 @@ def test_data_in_the_script_is_json():
     for widget in _all().values():
         packed = re.search(r"document\.getElementById\('[\w-]+'\),(.*)\);</script>", widget.html)
         assert isinstance(json.loads(packed[1]), dict)
+
+
+# ── figures ──────────────────────────────────────────────────────────────────────────────────────
+
+COLOURS = [figures.BLUE, figures.ORANGE, figures.GREEN, figures.VIOLET]
+# Linear RGB as someone without the long- or middle-wave cone sees it (Machado et al. 2009, severity 1).
+BLINDNESS = {
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+}
+
+
+def _linear(colour):
+    """Linear RGB of "#rrggbb"."""
+    rgb = torch.tensor([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])  # (3,)
+    return torch.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)  # (3,)
+
+
+def _contrast(one, other):
+    """Contrast ratio by WCAG 2."""
+    low, high = sorted(
+        float(_linear(c) @ torch.tensor([0.2126, 0.7152, 0.0722])) for c in (one, other)
+    )
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#14181e"])
+@pytest.mark.parametrize("colour", [*COLOURS, figures.INK])
+def test_colours_are_seen_on_both_grounds(colour, ground):
+    assert _contrast(colour, ground) >= 3
+
+
+@pytest.mark.parametrize("kind", BLINDNESS)
+def test_colours_differ_for_the_colour_blind(kind):
+    """Any two are at least 25 of CIELAB's units apart (the dashes differ as well)."""
+    seen = [_lab(torch.tensor(BLINDNESS[kind]) @ _linear(c)) for c in COLOURS]  # (3,)  each of four
+    assert all((one - other).norm() >= 25 for one, other in itertools.combinations(seen, 2))
+
+
+def _lab(linear):
+    """CIELAB of linear RGB (D65)."""
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = torch.tensor(to_xyz) @ linear.clamp(0, 1) / torch.tensor([0.9505, 1.0, 1.089])  # (3,)
+    f = torch.where(xyz > 0.008856, xyz ** (1 / 3), 7.787 * xyz + 16 / 116)  # (3,)
+    return torch.stack([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])  # (3,)
+
+
+def test_widgets_use_the_same_colours():
+    html = _retrieval().html
+    assert f"--a:{figures.BLUE}" in html and f"--b:{figures.ORANGE}" in html
+
+
+def test_a_figure_is_the_same_file_every_time_and_has_no_ground():
+    import matplotlib.pyplot as plt
+
+    files = []
+    with plt.rc_context():
+        figures.use()
+        assert plt.rcParams["figure.figsize"][0] <= 6.2
+        assert min(plt.rcParams[k] for k in ("font.size", "xtick.labelsize", "legend.fontsize")) >= 10
+        for _ in range(2):
+            figure, axes = plt.subplots()
+            axes.imshow([[0.2, 0.8]])
+            axes.plot([0, 1], [0, 0.4], label="a line")
+            axes.legend()
+            file = io.StringIO()
+            figure.savefig(file, format="svg", metadata={"Date": None})
+            plt.close(figure)
+            files.append(file.getvalue())
+    assert files[0] == files[1]
+    assert "#ffffff" not in files[0]

@@ -11,10 +11,10 @@ from cycler import cycler
 from matplotlib.colors import LinearSegmentedColormap
 
 INK = "#7a7a7a"  # text, axes, grid
-BLUE, ORANGE, GREEN, PINK = "#2b7bc0", "#d06a00", "#009a73", "#c05fa0"
+BLUE, ORANGE, GREEN, VIOLET = "#2b7bc0", "#d06a00", "#009a73", "#8a4bf0"
 
 # Colour and dash change together, so that nobody needs the colour to tell two curves apart.
-_CYCLE = cycler(color=[BLUE, ORANGE, GREEN, PINK]) + cycler(linestyle=["-", "--", "-.", ":"])
+_CYCLE = cycler(color=[BLUE, ORANGE, GREEN, VIOLET]) + cycler(linestyle=["-", "--", "-.", ":"])
 
 # From nothing to BLUE: the ground shows through where a weight is zero, on either theme.
 _WEIGHTS = LinearSegmentedColormap.from_list(
@@ -22,7 +22,7 @@ _WEIGHTS = LinearSegmentedColormap.from_list(
 )
 
 _STYLE = {
-    "figure.figsize": (5.6, 3.2),  # 6.2 in at most: 10 pt stay readable on a phone
+    "figure.figsize": (5.0, 3.0),  # 6.2 in at most: 10 pt stay readable on a phone
     "figure.facecolor": "none",
     "figure.constrained_layout.use": True,
     "axes.facecolor": "none",
@@ -56,7 +56,7 @@ _STYLE = {
 def use():
     """Set matplotlib up for the book, and the notebook to show figures as SVG.
 
-    The colours are `figures.BLUE`, `ORANGE`, `GREEN`, `PINK` (in this order by default) and
+    The colours are `figures.BLUE`, `ORANGE`, `GREEN`, `VIOLET` (in this order by default) and
     `figures.INK` for everything that is not data; `cmap="weights"`, the default of `imshow`, runs
     from transparent to BLUE. Keep figures at most 6.2 in wide.
 

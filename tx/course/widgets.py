@@ -194,13 +194,13 @@ var dots=d.keys.map(function(p) {
       stroke:'var(--a)'})
 });
 var ray=E(s,'line',{x1:X(0),y1:Y(0),stroke:'var(--b)','stroke-width':2.5});
-var h=E(s,'g',{tabindex:0,role:'slider','aria-label':'query, move with the arrow keys',
-    'aria-valuemin':-L,'aria-valuemax':L,style:'cursor:grab;touch-action:none'});
-E(h,'circle',{r:22,fill:'transparent'});
-E(h,'path',{d:'M0-9L9 0 0 9-9 0Z',fill:'var(--b)'});
 var tags=d.labels.map(function(t) {
   return E(s,'text',{'text-anchor':'middle','class':'h','pointer-events':'none'},t)
 });
+var h=E(s,'g',{tabindex:0,role:'slider','aria-label':'query, move with the arrow keys',
+    'aria-valuemin':-L,'aria-valuemax':L,style:'cursor:grab'});
+E(h,'circle',{r:22,fill:'transparent'});
+E(h,'path',{d:'M0-9L9 0 0 9-9 0Z',fill:'var(--b)'});
 var tag=E(h,'text',{'text-anchor':'middle','class':'h'},'query');
 var p=E(f,'div',{'class':'p'});
 var lab=E(p,'label',{});
@@ -280,6 +280,7 @@ h.addEventListener('pointerdown',function(e) {
   h.focus({focusVisible:false});
   h.onpointermove=drag
 });
+h.addEventListener('touchstart',function(e) {e.preventDefault()},{passive:false});
 h.addEventListener('pointerup',function() {h.onpointermove=null});
 h.addEventListener('pointercancel',function() {h.onpointermove=null});
 s.addEventListener('click',drag);
@@ -491,15 +492,16 @@ function name(k) {return d.numbered?k:k+' '+d.tokens[k]}
 function build() {
   list.textContent='';
   terms.forEach(function(t,k) {
+    var part=E(list,'span',{'class':'c',style:'margin:0;flex-wrap:nowrap'});
     if(k) {
-      var o=E(list,'button',{type:'button','aria-label':'combine with '+(t.op=='&'?'and':'or')+
+      var o=E(part,'button',{type:'button','aria-label':'combine with '+(t.op=='&'?'and':'or')+
           ': press for '+(t.op=='&'?'or':'and')},t.op);
       o.addEventListener('click',function() {
         t.op=t.op=='&'?'|':'&';
         change('op',k)
       })
     }
-    var g=E(list,'span',{'class':'c k'});
+    var g=E(part,'span',{'class':'c k'});
     E(g,'span',{},t.kind);
     if(t.n!=null) {
       var n=E(g,'input',{type:'number',min:t.kind=='window'?1:0,max:S,value:t.n,
