@@ -16,6 +16,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
+import nbformat
 import pytest
 from bs4 import BeautifulSoup
 from filelock import FileLock
@@ -37,16 +38,22 @@ def shared(tmp_path_factory, worker_id):
     return folder
 
 
+def build(root, output):
+    """Build the book in `root` as `make book` does -> exit status, what was said."""
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", "book", "--config", "_config.yml",
+               "--path-output", output, "-W", "-n", "--keep-going"]  # fmt: skip
+    plain = {**os.environ, "NO_COLOR": "1"}
+    done = subprocess.run(command, cwd=root, env=plain, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stderr + done.stdout
+
+
 @pytest.fixture(scope="session")
 def site(shared):
     """The folder of the site, built afresh from the sources."""
     with FileLock(f"{shared}/build.lock"):
         if not (shared / "built").exists():
-            command = [Path(sys.executable).with_name("jupyter-book"), "build", "book", "--config",
-                       "_config.yml", "--path-output", shared, "-W", "-n", "--keep-going"]  # fmt: skip
-            plain = {**os.environ, "NO_COLOR": "1"}
-            done = subprocess.run(command, cwd=ROOT, env=plain, capture_output=True, text=True, timeout=300)
-            (shared / "built").write_text("" if done.returncode == 0 else done.stderr + done.stdout)
+            code, said = build(ROOT, shared)
+            (shared / "built").write_text(said if code else "")
     failed = (shared / "built").read_text()
     if failed:
         pytest.fail(f"the book does not build without warnings:\n{failed[:4000]}", pytrace=False)
@@ -199,6 +206,7 @@ def test_a_chapter_links_its_exercises_and_its_source(site, soups):
         box = soups[f"{chapter['page']}.html"].select_one(".tx-chapter-box")
         assert f"Chapter {chapter['number']}" in box.text and "to read" in box.text
         notebook = box.select_one("a.download")
+        assert notebook, f"{chapter['page']} links no exercises"
         cells = json.loads((site / notebook["href"]).read_text("utf-8"))["cells"]
         assert any("exercise" in cell["metadata"].get("tags", []) for cell in cells)
         for module in chapter["modules"]:
@@ -216,6 +224,33 @@ def test_replies_to_predictions_are_all_there_and_folded(soups):
     assert not [fold for block in shown for fold in block.select("details[open]")]
     for soup in soups.values():  # what `reveal` printed when nobody had guessed is not shown
         assert not soup.select(".tx-reveal .cell_output")
+
+
+def test_the_build_refuses_a_silent_figure_and_an_unknown_question(tmp_path):
+    """A small book with planted mistakes: the rules of book/_ext are seen to fail."""
+    book = tmp_path / "book"
+    shutil.copytree(ROOT / "book/_ext", book / "_ext", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "book/_static", book / "_static")
+    shutil.copy(ROOT / "_config.yml", tmp_path)
+    (book / "references.bib").write_text("")
+    (book / "_toc.yml").write_text("format: jb-book\nroot: page\n")
+    png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    figure = nbformat.v4.new_output("display_data", {"image/png": png})
+    silent, named, good = (nbformat.v4.new_code_cell("plot()", outputs=[figure]) for _ in range(3))
+    named.metadata["mystnb"] = {"image": {"alt": "figure.png"}}
+    good.metadata["mystnb"] = {"image": {"alt": "A single blue point."}}
+    asks = nbformat.v4.new_code_cell('reveal("00-nobody-asked")')
+    cells = [nbformat.v4.new_markdown_cell("# Page"), silent, named, good, asks]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"},
+                         "language_info": {"name": "python"}}  # fmt: skip
+    nbformat.write(notebook, book / "page.ipynb")
+    code, said = build(tmp_path, tmp_path)
+    assert code != 0
+    assert "the figure of cell 2 has no alternative text" in said
+    assert "the figure of cell 3 has a file name as alternative text" in said
+    assert "cell 4" not in said
+    assert "reveal('00-nobody-asked'): no such question" in said
 
 
 # ── in a browser ─────────────────────────────────────────────────────────────────────────────────
