@@ -52,6 +52,7 @@ background:var(--b);border:0}
 .txw ::-moz-range-thumb{width:20px;height:20px;border-radius:50%;background:var(--b);border:0}
 .txw :focus{outline:none}
 .txw :focus-visible{outline:3px solid var(--b);outline-offset:2px;border-radius:6px}
+.txw label{display:block;margin:0}
 .txw .c{display:flex;flex-wrap:wrap;gap:6px;align-items:center;margin:6px 0}
 .txw .b{display:grid;grid-template-columns:auto 1fr auto;gap:3px 8px;align-items:center;
 font-variant-numeric:tabular-nums}
