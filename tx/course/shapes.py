@@ -184,6 +184,7 @@ class Recorder:
     excused: set = field(default_factory=set)
     problems: list = field(default_factory=list)
     events: list | None = None  # a log for `replay`
+    kept: list = field(default_factory=list)
     calls: Counter = field(default_factory=Counter)
     seen: dict = field(default_factory=dict)  # id of a tensor -> (reference, comment, shape, size)
 
@@ -201,11 +202,12 @@ class Recorder:
         """A new cell or call. `reads`: what a cell reads of earlier cells, whose letters hold here too."""
         letters = Letters(self, number)
         letters.remembers = reads is not None
-        known = [self.seen[id(x)][1:] for x in reads or () if self.seen.get(id(x), (lambda: 0,))[0]() is x]
+        known = [self.seen[id(x)][1:] for x in reads or () if self.seen.get(id(x), (object,))[0]() is x]
         letters.logged = self.events is not None and self.calls[number] < LOGGED
         self.calls[number] += 1
         if letters.logged:
-            self.events.append((letters, "open", number, known))  # the object keeps its id taken
+            self.events.append((id(letters), "open", number, known))
+            self.kept.append(letters)  # so that its id stays its own
         self.carry_over(letters, known)
         return letters
 
@@ -296,17 +298,21 @@ class Recorder:
     def fail(self, comment, message):
         comment.failure = comment.failure or message
 
-    def replay(self, comments):
-        """Check the log again as if the sources had these `comments`: which of them fail."""
-        other = Recorder([Comment(c.where, c.text, c.shapes) for c in comments], self.owners)
+    def replay(self, number, shapes):
+        """Check the log again as if comment `number` claimed `shapes`: the comments that fail then."""
+        other = Recorder([Comment(c.where, c.text, c.shapes) for c in self.comments], self.owners)
+        other.comments[number].shapes = shapes
+        touched = {key for key, what, *event in self.events
+                   if what == "check" and event[0] == number
+                   or what == "open" and any(known[0] == number for known in event[1])}
         live = {}
         for key, what, *event in self.events:
-            if what == "open":
-                live[id(key)] = letters = Letters(other, event[0])
-                other.carry_over(letters, event[1])
-            elif what == "check":
+            if what == "open" and key in touched:
+                live[key] = Letters(other, event[0])
+                other.carry_over(live[key], event[1])
+            elif what == "check" and key in live:
                 other.compare(live[key], other.comments[event[0]], *event[1:])
-            else:
+            elif key in live:
                 getattr(live[key], what)(*event)
         return [c for c in other.comments if c.failure]
 
@@ -319,7 +325,8 @@ def _tensors(value):
     """The tensors, arrays and sizes in a value, looked for in lists, tuples and dicts."""
     import torch
 
-    if isinstance(value, torch.Size) or hasattr(value, "shape") and isinstance(value.shape, tuple):
+    is_size = isinstance(value, tuple) and value and all(type(n) is int for n in value)
+    if is_size or isinstance(value, torch.Size) or isinstance(getattr(value, "shape", None), tuple):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
@@ -369,7 +376,8 @@ def _comments(source):
 
 class _Instrument:
     def __init__(self, tree, source, comments, recorder, where, owner):
-        self.tree, self.source, self.recorder = tree, source, recorder
+        self.tree, self.nodes, self.recorder = tree, list(ast.walk(tree)), recorder
+        self.equal = [(line, EQUAL.match(text)) for line, text, _ in _comments(source) if EQUAL.match(text)]
         self.where, self.owner = where, owner
         self.anchors = {}  # id(node) -> comment number
         self.loops = 0
@@ -385,7 +393,7 @@ class _Instrument:
 
     def anchor(self, line):
         """The nodes that a comment at the end of `line` describes."""
-        ends = [n for n in ast.walk(self.tree) if getattr(n, "end_lineno", None) == line]
+        ends = [n for n in self.nodes if getattr(n, "end_lineno", None) == line]
         simple = [n for n in ends if isinstance(n, ast.stmt) and not hasattr(n, "body")]
         if simple:
             last = max(simple, key=lambda n: n.end_col_offset)
@@ -396,7 +404,7 @@ class _Instrument:
                 return last.value.args
             if isinstance(last, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)):
                 return [last]
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, (ast.For, ast.With)):
                 head = node.iter if isinstance(node, ast.For) else node.items[-1].context_expr
                 if head.end_lineno == line and node.body[0].lineno > line:
@@ -409,8 +417,7 @@ class _Instrument:
         return loads and [min(loads, key=lambda n: (-n.end_col_offset, n.lineno, n.col_offset))]
 
     def run(self):
-        body = self.block(self.tree, "")
-        self.tree.body = body
+        self.tree.body = self.block(self.tree, "")
         return ast.fix_missing_locations(self.tree)
 
     # every statement that is put in
@@ -426,9 +433,8 @@ class _Instrument:
         owner = self.owner or f"{self.where(0)} {name}".strip()
         self.recorder.owners.append((owner, names))
         first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 10**9)
-        for line, text, _ in _comments(self.source):
-            found = EQUAL.match(text)
-            if found and first <= line <= last:
+        for line, found in self.equal:
+            if first <= line <= last:
                 self.recorder.excused.add((owner, *sorted(found.groups())))
         reads = ""
         if self.owner and isinstance(node, ast.Module):
@@ -468,15 +474,16 @@ class _Instrument:
                 found.append(ast.copy_location(ast.Expr(self.check(number, values, arg)), arg))
         text = ast.get_docstring(function) or ""
         for arg in args:
-            said = re.search(rf"(?<![\w`.(]){arg.arg}(?::[^()\n]*)? (\([^()]*\)(?: or \([^()]*\))*)", text)
+            claim = r"`?(?: =|:[^()\n]*)? (\([^()]*\)(?: or \([^()]*\))*)"  # `shape` = (B, T), x: ids (B, T)
+            said = re.search(rf"(?<![\w.(]){arg.arg}{claim}", text)
             if not said or "broadcast" in said.group():
                 continue
             try:
                 shapes = parse("# " + said.group(1).replace("…", "..."))
             except Unreadable:
                 continue
-            where, claim = f"{self.where(function.lineno)}, docstring", f"{arg.arg} {said.group(1)}"
-            self.recorder.comments.append(Comment(where, claim, shapes))
+            where = f"{self.where(function.lineno)}, docstring"
+            self.recorder.comments.append(Comment(where, f"{arg.arg} {said.group(1)}", shapes))
             number = len(self.recorder.comments) - 1
             value = self.check(number, ast.Name(arg.arg, ast.Load()), function.body[0])
             found.append(ast.copy_location(ast.Expr(value), function.body[0]))
