@@ -187,8 +187,8 @@ def test_a_required_error_must_be_of_that_kind():
             raise KeyError("n")
         return x * n
 
-    assert "a ValueError expected, got a float tensor" in course.times.judge(quiet).reason
-    assert "a ValueError expected, got KeyError" in course.times.judge(other).reason
+    assert "with a ValueError; it returned a float tensor" in course.times.judge(quiet).reason
+    assert "with a ValueError; it raised KeyError" in course.times.judge(other).reason
 
 
 def test_the_mistake_is_named_by_its_results():
@@ -236,7 +236,7 @@ def test_what_a_learner_reads():
                        1.137    -2.169    -2.797
         got            3.541*    1.707*  -0.1788*
                        2.568*   0.9155*   0.6014*
-                   6 of 6 numbers differ, first at [0, 0]: 3.082 expected, got 3.541
+                   6 of 6 numbers differ (*)
         contract   "zero stays zero" breaks at index (0, 0): expected 0 0, got 3 3
         question   what is 2 times 3?
         mistake    this is exactly what "added instead of multiplied" gives

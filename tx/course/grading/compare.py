@@ -19,6 +19,7 @@ class Mismatch:
     got: object
     path: str = ""  # where in a tuple, list or dict
     wrong: torch.Tensor | None = None  # which entries differ
+    remark: str = ""  # what `expected` and `got` do not say by themselves
 
 
 def compare(expected, got, tolerance=TOLERANCE, path=""):
@@ -74,11 +75,13 @@ def shape(x):
 def _kind(expected, got, path):
     if got is None:
         words = "it returns nothing: did you forget `return`?"
-        return Mismatch("nothing", words, expected, got, path)
-    words = f"{name_of(expected)} expected, got {name_of(got)}"
+        return Mismatch("nothing", words, expected, got, path, remark="did you forget `return`?")
+    words, remark = f"{name_of(expected)} expected, got {name_of(got)}", ""
     if isinstance(expected, numbers.Number) and isinstance(got, torch.Tensor) and got.numel() == 1:
-        words += "; .item() gives its number"
-    return Mismatch("type", words, expected, got, path)
+        remark = ".item() gives the number of a tensor"
+    if isinstance(expected, torch.Tensor) and isinstance(got, numbers.Number):
+        remark = "did .item() or float() take it out of its tensor?"
+    return Mismatch("type", words, expected, got, path, remark=remark)
 
 
 def _tensors(expected, got, tolerance, path):
@@ -98,24 +101,20 @@ def _tensors(expected, got, tolerance, path):
         wrong = ~(near | (e == g) | (e.isnan() & g.isnan()))
     if not wrong.any():
         return None
-    return Mismatch("value", _count(wrong, expected, got), expected, got, path, wrong)
-
-
-def _count(wrong, expected, got):
     at = tuple(wrong.nonzero()[0].tolist())
-    one = f"{number(expected[at].item())} expected, got {number(got[at].item())}"
-    if wrong.numel() == 1:
-        return one
-    few = f"{int(wrong.sum())} of {wrong.numel()} numbers differ"
-    return f"{few}, first at {list(at)}: {one}"
+    words, count = f"{number(expected[at].item())} expected, got {number(got[at].item())}", ""
+    if wrong.numel() > 1:
+        count = f"{int(wrong.sum())} of {wrong.numel()} numbers differ (*)"
+        words = f"{count[:-4]}, first at {list(at)}: {words}"
+    return Mismatch("value", words, expected, got, path, wrong, count)
 
 
 def _numbers(expected, got, tolerance, path):
     if isinstance(got, bool) or not isinstance(got, numbers.Number):
         return _kind(expected, got, path)
     if isinstance(expected, int) and isinstance(got, float):
-        words = f"a whole number expected, got {got!r}: `//` divides without leaving the integers"
-        return Mismatch("type", words, expected, got, path)
+        words, remark = f"a whole number expected, got {got!r}", "`//` gives whole numbers"
+        return Mismatch("type", words, expected, got, path, remark=remark)
     near = expected == got if isinstance(expected, int) else (
         abs(expected - got) <= tolerance + RELATIVE * abs(expected)
         or expected == got or (expected != expected and got != got)

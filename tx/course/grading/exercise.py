@@ -201,10 +201,12 @@ class Exercise:
     def _mismatch(self, case, expected, got):
         if isinstance(case, raises):
             if got.raised is None:
-                text = f"a {case.names} expected, got {name_of(got.value)}"
+                text = f"these arguments have to be refused with a {case.names}; it returned"
+                text += f" {name_of(got.value)}"
                 return Mismatch("raises", text, case.names, got.value)
             if not isinstance(got.raised, case.kinds):
-                text = f"a {case.names} expected, got {words.error_line(got.raised)}"
+                text = f"these arguments have to be refused with a {case.names}; it raised"
+                text += f" {words.error_line(got.raised)}"
                 return Mismatch("raises", text, case.names, got.raised)
             return None
         if got.raised:
@@ -220,7 +222,7 @@ class Exercise:
         report.reason, report.stage = mismatch.words, mismatch.kind
         report.called = self.called(case)
         report.expected, report.got = words.side_by_side(mismatch)
-        report.path = mismatch.path
+        report.remark = mismatch.remark
 
     def called(self, case):
         """The call of a case as text."""
@@ -234,10 +236,9 @@ class Exercise:
     def _fingerprint(self, seed, got):
         """The first known mistake that gives the same results, as (name, why)."""
         cases, expected = self._expected(seed)
-        told = any(
-            not g.raised and self._mismatch(*triple)
-            for triple in zip(cases, expected, got, strict=True)
-            for g in triple[2:]
+        told = any(  # errors alone are no fingerprint
+            not g.raised and self._mismatch(c, e, g)
+            for c, e, g in zip(cases, expected, got, strict=True)
         )
         for name, why, function in self.mistakes if told else ():
             session = InProcess(function, seconds=self.seconds)
@@ -261,9 +262,10 @@ class Exercise:
                 if report.state in ("wrong", "error"):
                     return
                 raise
-            except Exception as error:  # the contract could not be asked
+            except Exception as error:  # what came back is not even of the right kind
                 report.breaks.append(name)
-                report.contract = report.contract or f'"{name}": {words.error_line(error)}'
+                why = "" if report.stage else f": {words.error_line(error)}"
+                report.contract = report.contract or f'"{name}" cannot be checked on this{why}'
 
 
 def _fresh():

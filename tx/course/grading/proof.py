@@ -11,6 +11,7 @@ from functools import cache
 from itertools import groupby
 
 from tx.course.grading import live, reach
+from tx.course.grading.impl import InProcess
 from tx.course.grading.notebook import Cell, Notebook
 from tx.course.grading.sandbox import Sandbox
 from tx.course.grading.submission import Submission, judge_notebook
@@ -81,10 +82,10 @@ class Proof:
         if len(names) < 4:
             self._problem(f"it knows {len(names)} mistakes; four are the least")
         for name, _, function in self.exercise.mistakes:
-            report = self.exercise.judge(function, SEEDS[0])
+            report = self.exercise.judge(InProcess(function), SEEDS[0])
             if report.mistake != name:
                 self._problem(f'its mistake "{name}" is {report.state}, named {report.mistake!r}')
-        right = self.exercise.judge(self.exercise.reference_answer, SEEDS[0])
+        right = self.exercise.judge(InProcess(self.exercise.reference_answer), SEEDS[0])
         if right.state != "passed":
             self._problem(f"its own reference is {right.state}: {right.reason}")
 

@@ -31,7 +31,7 @@ class Report:
     why: str = ""
     stage: str = ""  # in what the result differs: error, nothing, type, shape, dtype, value, …
     called: str = ""
-    path: str = ""
+    remark: str = ""  # what expected and got do not say by themselves
     expected: list = dataclasses.field(default_factory=list)  # lines
     got: list = dataclasses.field(default_factory=list)
     cases: int = 0
@@ -70,18 +70,27 @@ def contract_line(name, broken):
 
 
 def call_line(name, parameters, args):
-    """A call with its arguments, small ones in numbers and large ones by shape."""
-    shown = []
-    for i, arg in enumerate(args):
-        short = _short(arg)
-        named = i < len(parameters) and not isinstance(arg, (list, dict))
-        shown.append(f"{parameters[i]} {short}" if named and short.startswith("(") else short)
+    """A call with its arguments: in numbers where all are small, or else by their shapes."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    line = f"{name}({', '.join(map(_short, args))})"
+    if len(line) <= 76 and all(_is_small(x) for x in tensors):
+        return line
+    shown = [
+        f"{parameters[i] if i < len(parameters) else ''} {shape(arg)}".strip()
+        if isinstance(arg, torch.Tensor)
+        else _short(arg)
+        for i, arg in enumerate(args)
+    ]
     return f"{name}({', '.join(shown)})"
+
+
+def _is_small(x):
+    return 0 < x.numel() <= 9 and x.ndim <= 2
 
 
 def _short(value):
     if isinstance(value, torch.Tensor):
-        if 0 < value.numel() <= 6 and value.ndim <= 2:
+        if _is_small(value):
             return _nested(value.tolist())
         return shape(value)
     if isinstance(value, (list, tuple)) and len(value) <= 6:
@@ -103,16 +112,20 @@ def _nested(value):
 def side_by_side(mismatch):
     """The expected and the got side of a mismatch, each as lines of aligned numbers."""
     expected, got, wrong = mismatch.expected, mismatch.got, mismatch.wrong
+    head = [f"result{mismatch.path}:"] if mismatch.path else []
+    if mismatch.kind == "dtype":
+        return [*head, name_of(expected)], [*head, name_of(got)]
     if wrong is None:
-        return [_side(expected)], [_side(got)]
-    head, expected, got, wrong = _slice_around(expected, got, wrong)
+        return [*head, _side(expected)], [*head, _side(got)]
+    spot, expected, got, wrong = _slice_around(expected, got, wrong)
+    head += spot
     marks = torch.zeros_like(wrong)
     width = max(_width(expected), _width(got))
     return head + _rows(expected, marks, width), head + _rows(got, wrong, width)
 
 
 def _side(value):
-    if isinstance(value, torch.Tensor) and 0 < value.numel() <= 6 and value.ndim <= 2:
+    if isinstance(value, torch.Tensor) and _is_small(value):
         return f"{_short(value)}   of shape {shape(value)}"
     if isinstance(value, BaseException):
         return error_line(value)
@@ -173,10 +186,13 @@ def details(report, named=False, offer_help=False):
         return _lines([("", [report.reason])] if report.reason else [])
     rows = [("checked", [report.checked]), ("called", [report.called] if report.called else [])]
     if report.expected and report.stage not in ("error", "raises", "changed"):
-        where = f"in {report.path} of the result: " if report.path else ""
-        rows += [("expected", report.expected), ("got", report.got), ("", [where + report.reason])]
+        rows += [("expected", report.expected), ("got", report.got)]
+        rows.append(("", [report.remark] if report.remark else []))
     else:
         rows.append(("got", report.reason.splitlines()))
+    if report.holds and not report.breaks:
+        names = ", ".join(f'"{name}"' for name in report.holds)
+        rows.append(("contract", [f"{names} hold{'s' * (len(report.holds) == 1)}; none breaks"]))
     if report.contract:
         held = ", ".join(f'"{name}"' for name in report.holds)
         held = [f"{held} hold{'s' * (len(report.holds) == 1)};"] if held else []
