@@ -203,8 +203,6 @@ def check(path):
     """What keeps the notebook at `path` from normal form: a list of sentences, empty if nothing does."""
     text, problems = Path(path).read_text(encoding="utf-8"), []
     notebook = read(path)
-    ids = [cell.get("id") for cell in notebook.cells]
-    problems += [f"cell id {i!r} occurs {ids.count(i)} times" for i in sorted(set(ids)) if ids.count(i) > 1]
     for cell in notebook.cells:
         if cell.cell_type == "code" and keeps_outputs(path) and cell.execution_count is None and cell.source:
             problems.append(f"cell {cell.id} was never run")

@@ -1,0 +1,244 @@
+"""Shape comments: the grammar, the checks, and the share of planted swaps that they find."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+
+from tx.course import shapes
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def findings(*cells, owner="page"):
+    """What a notebook of these cells, or a module for owner None, leaves to complain about."""
+    recorder, names = shapes.Recorder().install(), {"torch": torch}
+    for n, source in enumerate(cells):
+        tree = shapes.instrument(source, recorder, lambda line, n=n: f"{n}:{line}", owner)
+        exec(compile(tree, f"cell {n}", "exec"), names)
+    return shapes.findings(recorder)
+
+
+# ── the grammar ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("text", [
+    "# (B, H, T, d_k)", "# (B, T, D)   words follow", "# (T,)", "# ()", "# (T, T), (T,)", "# (T+1, H*d_k)",
+    "# (..., T, S)", "# (...)", "# (B or 1, T)", "# (T,) or (B, T)", "# (2, 3)", "#(T, S)",
+])
+def test_shapes_are_read(text):
+    assert shapes.parse(text)
+
+
+@pytest.mark.parametrize("text", [
+    "# (T)", "# (B, T D)", "# (B, T) words after one space", "# (B, T", "# (see chapter 3)", "# (T/2, D)",
+    "# (B or 2, T)", "# the scores (B, H, T, S)", "# weights: (T, S)",
+])
+def test_what_only_looks_like_a_shape_is_an_error(text):
+    with pytest.raises(shapes.Unreadable):
+        shapes.parse(text)
+
+
+@pytest.mark.parametrize("text", ["# the last query", "# 2 of 3 (or more)", "# f(x, y) is odd", "#"])
+def test_words_are_left_alone(text):
+    assert shapes.parse(text) is None
+
+
+# ── what is checked ──────────────────────────────────────────────────────────────────────────────
+
+RIGHT = {
+    "assignment": "x = torch.zeros(2, 3)  # (T, D)\ny = x.T  # (D, T)",
+    "tuple": "a, b = torch.zeros(2, 3), torch.zeros(3)  # (T, D), (D,)",
+    "one shape for all": "a, b, c = torch.zeros(6, 3).chunk(3)  # (T, D)",
+    "numbers are passed over": "n, x = 3, torch.zeros(2, 3)  # (T, D)",
+    "augmented": "x = torch.zeros(2, 3)  # (T, D)\nx += 1  # (T, D)",
+    "return": "def f(x):\n    return x.T  # (D, T)\nf(torch.zeros(2, 3))",
+    "target of a loop": "x = torch.zeros(2, 3)  # (T, D)\nfor row in x:  # (D,)\n    pass",
+    "append": "rows, x = [], torch.zeros(2, 3)  # (T, D)\nrows.append(x[0])  # (D,)",
+    "argument": "def f(\n    x,  # (T, D)\n    y,  # (D,)\n):\n    return x @ y  # (T,)\n"
+                "f(torch.zeros(2, 3), torch.zeros(3))",
+    "docstring": "def f(x):\n    '''x (T, D)'''\n    return x.sum(0)  # (D,)\nf(torch.zeros(2, 3))",
+    "inside an expression": "x = torch.cat([\n    torch.zeros(2, 3),  # (T, D)\n"
+                            "    torch.zeros(4, 3),  # (S, D)\n])  # (T+S, D)",
+    "chain": "x = (torch.zeros(4, 6)  # (T, H*d_k)\n     .view(4, 3, 2)  # (T, H, d_k)\n"
+             "     .transpose(0, 1))  # (H, T, d_k)",
+    "a letter known later": "x = torch.zeros(4, 6)  # (T, H*d_k)\ny = x.view(4, 3, 2)  # (T, H, d_k)",
+    "a variable": "T, D = 2, 3\nx = torch.zeros(T, D)  # (T, D)",
+    "each turn anew": "for n in (2, 5):\n    x = torch.zeros(n, 3)  # (T, D)",
+    "a call of its own": "def f(x):\n    return x  # (T, D)\n"
+                         "a, b = f(torch.zeros(2, 3)), f(torch.zeros(3, 2))",
+    "scalar": "x = torch.zeros(2, 3)  # (T, D)\nx.sum()  # ()",
+    "an axis that may be 1": "x = torch.zeros(2, 3)  # (T, D)\ny = x[:1]  # (T or 1, D)",
+    "either": "x = torch.zeros(2, 3)  # (B, T)\ny = x[0]  # (T,) or (B, T)",
+    "any axes before": "x = torch.zeros(4, 2, 3)  # (..., T, D)\ny = x.mT  # (..., D, T)",
+    "a size": "x = torch.zeros(2, 3)  # (T, D)\nx.T.shape  # (D, T)",
+    "attribute and item": "class C: pass\nc = C()\nc.x = torch.zeros(2, 3)  # (T, D)\nc.x[0] = 1.0  # (D,)",
+    "comprehension": "x = torch.zeros(2, 3)  # (T, D)\ny = [row * 2 for row in x]  # (D,)",
+    "array": "x = torch.zeros(2, 3).numpy()  # (T, D)\ny = x.T  # (D, T)",
+}
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_right_comments_pass_and_every_one_is_checked(case):
+    assert findings(RIGHT[case]) == []
+
+
+def swapped(claims):
+    """Every way to swap two neighbouring axes of one of the shapes, as other claims."""
+    for c, alternatives in enumerate(claims):
+        for a, shape in enumerate(alternatives):
+            for n in range(len(shape) - 1):
+                one, two = shape[n], shape[n + 1]
+                if one.text != "..." and one.text != two.text:
+                    other = (*shape[:n], two, one, *shape[n + 2:])
+                    choice = (*alternatives[:a], other, *alternatives[a + 1:])
+                    yield (*claims[:c], choice, *claims[c + 1:])
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_a_wrong_axis_in_any_of_them_is_found(case):
+    """Another number of axes in the last comment of each."""
+    source = RIGHT[case]
+    at = source.rindex("# (")
+    wrong = source[:at] + source[at:].replace("# (", "# (7, ", 1)
+    assert findings(wrong)
+
+
+@pytest.mark.parametrize("case, source", {
+    "one letter, two sizes": "x = torch.zeros(2, 3)  # (T, T)",
+    "a swap against a variable": "T, D = 2, 3\nx = torch.zeros(T, D)  # (D, T)",
+    "a swap against a docstring": "def f(x):\n    '''x (T, D)'''\n    return x.T  # (T, D)\n"
+                                  "f(torch.zeros(2, 3))",
+    "a product": "x = torch.zeros(2, 6)  # (T, H*d_k)\ny = x.view(2, 2, 3)[:, :, :2]  # (T, H, d_k)",
+    "two shapes for three": "a, b, c = torch.zeros(3, 2)  # (T,), (T,)",
+    "a line that never ran": "if False:\n    x = torch.zeros(2, 3)  # (T, D)",
+    "a line without a tensor": "x = 3  # (T, D)",
+    "a comment that stands alone": "# (T, D)\nx = 3",
+    "a comment that cannot be read": "x = torch.zeros(2, 3)  # (T, D) words",
+    "letters of one size": "x = torch.zeros(3, 3)  # (T, D)",
+}.items(), ids=lambda x: x if "=" not in x else "")
+def test_wrong_comments_are_found(case, source):
+    assert findings(source)
+
+
+def test_a_later_cell_is_bound_by_the_tensors_it_reads():
+    first, last = "x = torch.zeros(2, 3)  # (T, D)", "y = x.sum(0)  # (D,)"
+    assert findings(first, last) == []
+    assert findings("x = torch.zeros(2, 3)  # (D, T)", last)
+    assert findings(first, "x = torch.zeros(5, 4)  # (T, D)") == []  # a new x is no x of before
+
+
+def test_letters_that_have_to_be_equal_say_why():
+    assert findings("# T = D: a square\nx = torch.zeros(3, 3)  # (T, D)") == []
+
+
+def test_each_function_of_a_module_tells_its_letters_apart():
+    source = "def f(x):\n    return x  # (T, D)\ndef g(x):\n    return x  # (T, D)\nf(torch.zeros(2, 3))\n"
+    assert findings(source + "g(torch.zeros(3, 3))", owner=None)
+    assert findings(source + "g(torch.zeros(4, 3))", owner=None) == []
+    assert findings(source + "g(torch.zeros(3, 3))", owner="one page") == []
+
+
+# ── planted swaps ────────────────────────────────────────────────────────────────────────────────
+
+
+def share_found(recorder):
+    """The share of all planted swaps that turn a check red, and those that do not."""
+    assert not [c for c in recorder.comments if c.failure]
+    missed, planted = [], 0
+    for number, comment in enumerate(recorder.comments):
+        for claims in swapped(comment.shapes):
+            planted += 1
+            if not recorder.replay(number, claims):
+                missed.append(f"{comment.where}: {comment.text} as {claims}")
+    return 1 - len(missed) / planted, planted, missed
+
+
+@pytest.mark.slow
+def test_planted_swaps_in_the_comments_of_tx():
+    recorder = shapes.Recorder(events=[])
+    with shapes.watched(recorder):
+        assert shapes.run_tests(recorder) == []
+    share, planted, missed = share_found(recorder)
+    print(f"\ntx: {share:.0%} of {planted} planted swaps found", *missed, sep="\n  ")
+    assert planted > 100 and share > 0.95
+
+
+@pytest.mark.slow
+def test_planted_swaps_in_the_comments_of_a_chapter():
+    recorder = shapes.Recorder(events=[])
+    with shapes.watched(recorder):
+        assert shapes.run_notebook(ROOT / "book" / "03-masks.ipynb", recorder) == []
+    share, planted, missed = share_found(recorder)
+    print(f"\nchapter 3: {share:.0%} of {planted} planted swaps found", *missed, sep="\n  ")
+    assert planted > 100 and share > 0.8
+
+
+def use_tx():
+    """Call the first chapters' functions once, with sizes that are all different."""
+    import tx
+
+    q, k, v = torch.randn(2, 6, 5, 4), torch.randn(2, 3, 7, 4), torch.randn(2, 3, 7, 9)
+    real = torch.ones(2, 7, dtype=torch.bool)
+    mask = tx.causal() & tx.padding(real)
+    for how in ("sdpa", "explicit"):
+        for bias in (None, torch.randn(5, 7)):
+            tx.attention(q, k, v, mask, bias=bias, how=how)
+    tx.attention(q, k, v, mask, softcap=9.0, sinks=torch.randn(6))
+    layer = tx.MultiHeadAttention(12, 3)
+    layer(torch.randn(2, 5, 12), source=torch.randn(2, 7, 12))
+    layer(torch.randn(2, 5, 12), tx.documents(torch.arange(10).view(2, 5)), return_weights=True)
+    full = tx.as_mask(torch.ones(2, 6, 5, 7, dtype=torch.bool))
+    placed = full.at(torch.arange(2, 7).expand(2, -1), torch.arange(7).expand(2, -1))
+    tx.to_additive(full, (2, 6, 5, 7)), tx.to_mha(full, (2, 6, 5, 7)), placed.dense((2, 6, 5, 7))
+
+
+def planted_in_code(path):
+    """(line, source) for each commented line whose tensor gets two neighbouring axes swapped."""
+    source = path.read_text(encoding="utf-8")
+    comments = {line: shapes.parse(text) for line, text, alone in shapes._comments(source)
+                if not alone and text.startswith("# (")}
+    starts = [0]
+    for line in source.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in ast.walk(ast.parse(source)):
+        claims = comments.get(getattr(node, "end_lineno", 0), ())
+        if not isinstance(node, (ast.Assign, ast.Return)) or len(claims) != 1:
+            continue
+        axes = [axis.text for axis in claims[0][0]]
+        first = starts[node.value.lineno - 1] + node.value.col_offset
+        last = starts[node.value.end_lineno - 1] + node.value.end_col_offset
+        for n in range(1, len(axes)):
+            if axes[-n] != axes[-n - 1] and axes[-n - 1] != "...":
+                text, swap = source.encode(), f").transpose(-{n}, -{n + 1})".encode()
+                yield node.lineno, (text[:first] + b"(" + text[first:last] + swap + text[last:]).decode()
+
+
+@pytest.mark.slow
+def test_a_swap_in_the_code_of_tx_turns_red():
+    planted, missed = 0, []
+    for module in ("scaled_dot_product", "multihead", "masks"):
+        for line, changed in planted_in_code(ROOT / "tx" / f"{module}.py"):
+            planted += 1
+            recorder = shapes.Recorder()
+
+            def change(name, source, module=module, changed=changed):
+                return changed if name == f"tx.{module}" else source
+
+            with shapes.watched(recorder, change):
+                try:
+                    use_tx()
+                except (RuntimeError, ValueError, IndexError):
+                    continue
+            if not any(c.failure for c in recorder.comments):
+                missed.append(f"{module}:{line}")
+    assert planted > 30 and not missed, f"{len(missed)} of {planted} went unseen: {missed}"
+
+
+def test_nothing_turns_red_where_nothing_is_planted():
+    recorder = shapes.Recorder()
+    with shapes.watched(recorder):
+        use_tx()
+    assert not [c for c in recorder.comments if c.failure]
+    assert sum(c.checked > 0 for c in recorder.comments) > 50
