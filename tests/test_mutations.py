@@ -51,15 +51,13 @@ MUTANTS = [
     ("masks", "hidden = ~as_mask", "hidden = as_mask"),
     ("masks", "first = table.shape[3] - table.shape[2]", "first = 0"),
     ("masks", "known = one if one.q_pos is not None else other", "known = one"),
-    ("multihead", "x.reshape(B, T, n_heads, D // n_heads).transpose(1, 2)",
-     "x.reshape(B, n_heads, T, D // n_heads)"),
-    ("multihead", "x.reshape(B, T, n_heads, D // n_heads).transpose(1, 2)",
-     "x.reshape(B, T, D // n_heads, n_heads).permute(0, 3, 1, 2)"),
-    ("multihead", "x.transpose(1, 2).reshape(B, T, H * d_k)", "x.reshape(B, T, H * d_k)"),
+    ("multihead", "return rows.transpose(1, 2)", "return rows.reshape(B, H, T, d_k)"),
+    ("multihead", "rows = x.reshape(B, T, H, d_k)", "rows = x.reshape(B, T, d_k, H).transpose(2, 3)"),
+    ("multihead", "rows = x.transpose(1, 2)", "rows = x"),
     ("multihead", "self.value(source)", "self.key(source)"),
     ("multihead", "self.key(source)", "self.key(x)"),
-    ("multihead", "return self.out(merge_heads(attention(q, k, v, mask)))",
-     "return merge_heads(attention(q, k, v, mask))"),
+    ("multihead", "return self.out(merge_heads(out))", "return merge_heads(out)"),
+    ("multihead", "out = self.out(merge_heads(out))", "out = merge_heads(out)"),
 ]  # fmt: skip
 
 

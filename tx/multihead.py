@@ -16,13 +16,16 @@ def split_heads(x, n_heads):
     """
     B, T, D = x.shape
     _check_divisible(D, n_heads)
-    return x.reshape(B, T, n_heads, D // n_heads).transpose(1, 2)  # (B, H, T, d_k)
+    H, d_k = n_heads, D // n_heads
+    rows = x.reshape(B, T, H, d_k)  # (B, T, H, d_k)
+    return rows.transpose(1, 2)  # (B, H, T, d_k)
 
 
 def merge_heads(x):
     """The way back: (B, H, T, d_k) -> (B, T, D). The heads are put side by side again."""
     B, H, T, d_k = x.shape
-    return x.transpose(1, 2).reshape(B, T, H * d_k)  # (B, T, D)
+    rows = x.transpose(1, 2)  # (B, T, H, d_k)
+    return rows.reshape(B, T, H * d_k)  # (B, T, D)
 
 
 class MultiHeadAttention(nn.Module):
@@ -41,12 +44,13 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         _check_divisible(d_model, n_heads)
         self.n_heads = n_heads
-        self.query = nn.Linear(d_model, d_model, bias=bias)
-        self.key = nn.Linear(d_model, d_model, bias=bias)
-        self.value = nn.Linear(d_model, d_model, bias=bias)
-        self.out = nn.Linear(d_model, d_model, bias=bias)
+        self.query = nn.Linear(d_model, d_model, bias)
+        self.key = nn.Linear(d_model, d_model, bias)
+        self.value = nn.Linear(d_model, d_model, bias)
+        self.out = nn.Linear(d_model, d_model, bias)
 
-    def forward(self, x, mask=None, *, source=None, return_weights=False):
+    def forward(self, x, mask=None, *, source=None,
+                return_weights=False):
         """x (B, T, D) -> (B, T, D), or that and the weights (B, H, T, S).
 
         Args:
@@ -56,13 +60,18 @@ class MultiHeadAttention(nn.Module):
             return_weights: also return the attention weights.
         """
         source = x if source is None else source  # (B, S, D)
-        q = split_heads(self.query(x), self.n_heads)  # (B, H, T, d_k)
-        k = split_heads(self.key(source), self.n_heads)  # (B, H, S, d_k)
-        v = split_heads(self.value(source), self.n_heads)  # (B, H, S, d_k)
-        if return_weights:
-            out, weights = attention(q, k, v, mask, return_weights=True)  # (B, H, T, d_k), (B, H, T, S)
-            return self.out(merge_heads(out)), weights  # (B, T, D), (B, H, T, S)
-        return self.out(merge_heads(attention(q, k, v, mask)))  # (B, T, D)
+        H = self.n_heads
+        q = split_heads(self.query(x), H)  # (B, H, T, d_k)
+        k = split_heads(self.key(source), H)  # (B, H, S, d_k)
+        v = split_heads(self.value(source), H)  # (B, H, S, d_k)
+        if not return_weights:
+            out = attention(q, k, v, mask)  # (B, H, T, d_k)
+            return self.out(merge_heads(out))  # (B, T, D)
+        out, weights = attention(
+            q, k, v, mask, return_weights=True
+        )  # (B, H, T, d_k), (B, H, T, S)
+        out = self.out(merge_heads(out))  # (B, T, D)
+        return out, weights
 
 
 def _check_divisible(d_model, n_heads):
