@@ -105,8 +105,9 @@ squared_distances = Exercise(
     hints=(
         "Write (T, D) and (S, D) under each other, with (T, S, D) below: where does a size of 1 have to "
         "go in? (Widths 3 and 1 broadcast without an error: look at the shapes first.)",
-        "1. compare the widths, raise ValueError if they differ;  2. differences (T, S, D) of x with an "
-        "axis in its middle and y with one in front;  3. square, and sum over D.",
+        "1. compare the widths, raise ValueError if they differ\n"
+        "2. differences (T, S, D) of x with an axis in its middle and y with one in front\n"
+        "3. square, and sum over D",
         "differences = x[:, None, :] - …          # (T, S, D)\n"
         "return (differences ** 2).sum(dim=-1)    # (T, S)",
     ),
@@ -228,8 +229,9 @@ where_view_puts_it = Exercise(
     hints=(
         "view moves nothing in memory. So count: how many numbers stand before x[t, f] when x of shape "
         "(T, H·d_k) is read row by row?",
-        "1. that count, from t, f and the width H·d_k;  2. a head takes T·d_k numbers, so the head is "
-        "the count divided by that, rounded down;  3. the remainder, again: one position takes d_k.",
+        "1. that count, from t, f and the width H·d_k\n"
+        "2. a head takes T·d_k numbers, so the head is the count divided by that, rounded down\n"
+        "3. the remainder, again: one position takes d_k",
         "n = t * H * d_k + f\n"
         "head, rest = divmod(n, …)\n"
         "position, feature = divmod(rest, d_k)",
@@ -357,9 +359,10 @@ nats = Exercise(
     question="for one example: which two numbers does the loss need, and how is the first kept finite?",
     hints=(
         "The loss of one example is lse(logits) − logits[target]. What does the page do to keep lse finite?",
-        "1. refuse targets outside 0 … V−1 (a negative index would count from the end);  2. lse over the "
-        "last axis (…), by equation 0.1 or torch.logsumexp;  3. the logit of each target (…), by gather "
-        "on targets[..., None];  4. the mean of the difference ().",
+        "1. refuse targets outside 0 … V−1 (a negative index would count from the end)\n"
+        "2. lse over the last axis (…), by equation 0.1 or torch.logsumexp\n"
+        "3. the logit of each target (…), by gather on targets[..., None]\n"
+        "4. the mean of the difference ()",
         "right = logits.gather(-1, targets[..., None])[..., 0]   # (…)\n"
         "return (… - right).mean()                               # ()",
     ),
@@ -509,9 +512,11 @@ conditional_floor = Exercise(
     hints=(
         "Equation 0.2 needs π and the rows of P. Both are in the counts. And what is 0 · ln 0 here, and "
         "what does torch make of it?",
-        "1. refuse a table without any count;  2. total of each row (N, 1);  3. rows as probabilities "
-        "(N, V), careful with an empty row;  4. −p ln p with 0 where p is 0 (torch.xlogy, or a clamp "
-        "inside the logarithm);  5. rows weighted by their share of all counts ().",
+        "1. refuse a table without any count\n"
+        "2. total of each row (N, 1)\n"
+        "3. rows as probabilities (N, V), careful with an empty row\n"
+        "4. −p ln p with 0 where p is 0 (torch.xlogy, or a clamp inside the logarithm)\n"
+        "5. rows weighted by their share of all counts ()",
         "total = counts.sum(-1, keepdim=True)             # (N, 1)\n"
         "p = counts / total.clamp(min=1)                  # (N, V)\n"
         "entropy = -torch.xlogy(p, p).sum(-1)             # (N,)\n"
@@ -658,9 +663,11 @@ z_loss_gradient = Exercise(
     hints=(
         "One example first: loss = lse − x_y + z · lse². You know the slope of lse and of x_y. What is "
         "the slope of a square?",
-        "1. lse (N, 1) and p = softmax (N, V), both safe for large logits;  2. slope of lse² is "
-        "2 · lse · p;  3. collect what multiplies p;  4. subtract 1 at the targets;  5. the loss is a "
-        "mean over N examples.",
+        "1. lse (N, 1) and p = softmax (N, V), both safe for large logits\n"
+        "2. slope of lse² is 2 · lse · p\n"
+        "3. collect what multiplies p\n"
+        "4. subtract 1 at the targets\n"
+        "5. the loss is a mean over N examples",
         "lse = logits.logsumexp(-1, keepdim=True)         # (N, 1)\n"
         "p = (logits - lse).exp()                         # (N, V)\n"
         "onehot = F.one_hot(targets, logits.shape[-1])    # (N, V)\n"

@@ -63,7 +63,7 @@ def core(notebook):
                 elif starred and level <= starred:
                     starred = 0
             lines += [] if starred else [line]
-        if lines:
+        if any(line and not re.fullmatch(r"\([\w-]+\)=", line) for line in lines):  # a label is no text
             kept.append(nbformat.from_dict({**cell, "source": "\n".join(lines)}))
     return kept
 
