@@ -264,8 +264,8 @@ class Exercise:
                 raise
             except Exception as error:  # what came back is not even of the right kind
                 report.breaks.append(name)
-                why = "" if report.stage else f": {words.error_line(error)}"
-                report.contract = report.contract or f'"{name}" cannot be checked on this{why}'
+                if not report.stage:  # the results were right until here
+                    report.contract = f'"{name}" cannot be checked: {words.error_line(error)}'
 
 
 def _fresh():

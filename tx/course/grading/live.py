@@ -3,10 +3,12 @@
 import importlib.util
 import linecache
 import sys
+import textwrap
 from difflib import get_close_matches
 from pathlib import Path
 
 from tx.course.grading import report as words
+from tx.course.grading.compare import name_of
 from tx.course.grading.exercise import in_module
 from tx.course.grading.notebook import Notebook, Unreadable, fingerprint
 from tx.course.grading.progress import Progress
@@ -45,6 +47,9 @@ def grade(name):
     if answer is None:
         print(f"There is no `{name}` here yet: run the cell that defines it, then this one again.")
         return
+    if not callable(answer):
+        print(f"`{name}` is {name_of(answer)} here, not a function: run the cell that defines it.")
+        return
     report = exercise.judge(answer)
     report.tree = fingerprint(_source(answer))
     progress = _progress().load()
@@ -74,7 +79,9 @@ def hint_lines(exercise, number):
     number = min(number, count)
     lines = [f"{exercise.name}: hint {number} of {count}"]
     text = exercise.hints[number - 1] if number < count else solution(exercise)
-    lines += ["  " + line for line in text.strip("\n").splitlines()]
+    for line in text.strip("\n").splitlines():
+        lines += textwrap.wrap(line, 98, initial_indent="  ", subsequent_indent="  ",
+                               replace_whitespace=False) or [""]  # fmt: skip
     if number < count:
         last = number == count - 1
         lines.append(f"  (ask again for {'the solution' if last else 'the next one'})")

@@ -14,6 +14,10 @@ NOW = {
     "dtype": "now the shape is right, the kind of number is not",
     "value": "now the shape is right, the numbers are not",
 }
+NOW_STATE = {
+    "timeout": "now it does not end", "borrowed": "now it calls the answer",
+    "error": "now it raises an error",
+}  # fmt: skip
 ORDINALS = ("", "first", "second", "third", "fourth", "fifth", "sixth")
 
 
@@ -137,8 +141,10 @@ def _changed(before, now):
     """What differs between two entries of one exercise, in words."""
     if before.get("state") in (None, "todo") or now["state"] == "passed":
         return ""
-    if before["state"] in ("timeout", "borrowed") or now["state"] in ("timeout", "borrowed"):
-        return "" if before["state"] == now["state"] else f"it was {before['state']}"
+    if before["state"] != now["state"] and now["state"] in NOW_STATE:
+        return NOW_STATE[now["state"]]
+    if before["state"] in ("timeout", "borrowed"):
+        return "now it ends" if before["state"] == "timeout" else "now it is your own"
     broken = _list(before.get("breaks"))
     repaired = [name for name in broken if name in now["holds"]]
     still = [name for name in broken if name in now["breaks"]]

@@ -201,6 +201,8 @@ def details(report, named=False, offer_help=False):
         rows.append(("question", [report.question]))
     if named and report.mistake:
         rows.append(("mistake", [f'this is exactly what "{report.mistake}" gives', report.why]))
+    elif named and report.state == "wrong":
+        rows.append(("mistake", ["it matches no mistake we know"]))
     if report.printed.strip():
         rows.append(("printed", report.printed.strip().splitlines()[:4]))
     rows.append(("note", report.notes))
@@ -228,10 +230,12 @@ def present(report, progress, explain=False):
     bug = progress.entry(report.name).get("mistake")
     remark = progress.record(report)
     attempts = progress.attempts(report)
-    named = report.kind != "debug" and (explain or attempts > 1)
     if report.state == "passed":
         remark = f'the bug was "{bug}"' if report.kind == "debug" and bug else ""
-    elif named and report.state == "wrong" and not report.mistake:
-        remark += f"{'; ' if remark else ''}matches no mistake we know"
+    named = report.kind != "debug" and (explain or attempts > 1)
     lines = details(report, named, offer_help=attempts > 1)
+    if len(headline(report, remark)) > WIDTH:
+        label, _, changed = remark.rpartition("attempt: ")
+        lines[:0] = _lines([("since then", [changed])])
+        remark = f"{label}attempt" if label else ""
     return [headline(report, remark), *lines]
