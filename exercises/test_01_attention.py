@@ -622,7 +622,7 @@ def _(f):
 
 batched_attention = Exercise(
     "batched_attention", chapter=CHAPTER, kind="debug", level=2, minutes=10, points=3,
-    page="01-attention.html#break-it",
+    page="01-attention.html#one-wrong-character",
     checks="attention for a batch, q (B, T, d_k), k (B, S, d_k), v (B, S, d_v), all sizes different",
     question="for each axis counted from the left: what was it before the batch, what is it now?",
     hints=(
