@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the synthetic course, whatever
 
 import grading_course as course  # noqa: E402
 
-from tx.course.grading import live, plugin, tables, wire  # noqa: E402
+from tx.course.grading import live, plugin, proof, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
 from tx.course.grading.compare import compare  # noqa: E402
 from tx.course.grading.impl import InProcess, TimedOut, time_limit  # noqa: E402
@@ -26,6 +26,7 @@ from tx.course.grading.sandbox import Sandbox  # noqa: E402
 from tx.course.grading.submission import Submission, judge_notebook, students  # noqa: E402
 
 pytest_plugins = ("pytester",)
+mutants = proof.mutants()
 
 # ── the wire ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -627,6 +628,37 @@ def test_hints_come_one_by_one_and_end_with_the_solution(house, capsys):
     assert "x (T, D)" in said[1] and "return x * …" in said[2] and "the solution" in said[2]
     assert "return x * n" in said[3] and said[4] == said[3]
     assert Progress(house / ".progress.json").load().help("times") == 5
+
+
+# ── the proof ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_proof_finds_what_does_not_hold(house, sandbox, monkeypatch):
+    wrong = [
+        mutants.Answer("times", "adds | *", checked(lambda x, n: x + n)),
+        mutants.Answer("times", "is right", checked(lambda x, n: x * n)),
+        mutants.Answer("times", "ends it", None, "import os; os._exit(0)", "error"),
+        mutants.Answer("times", "calls it", None, answer("return torch.mul(x, n)")[0], "borrowed"),
+        mutants.Answer("times", "calls it here", checked(lambda x, n: torch.mul(x, n))),
+    ]
+    right = [mutants.Answer("times", "is wrong", checked(lambda x, n: x - n), expect="passed")]
+    monkeypatch.setattr(proof, "answers", lambda: {"times": wrong + right})
+    found = proof.Proof(live.catalogue()["times"], sandbox)
+    assert [problem.partition(": ")[2].partition(":")[0] for problem in found.problems] == [
+        "it knows 2 mistakes; four are the least",
+        "5 wrong and 1 right answers; 5 and 2 are the least",
+        "'is wrong' is wrong, not passed",
+        "'is right' is passed, not wrong or error",
+        "'calls it here' is borrowed, not wrong or error",
+    ]
+    sections = {"times": found.section()}
+    assert (
+        "| wrong: adds &#124; \\* | wrong | the numbers; “zero stays zero” breaks"
+        " | added instead of multiplied |" in sections["times"]
+    )
+    assert "| wrong answers, caught | 4 of 5 |" in proof.totals(sections)
+    assert "named | 1 of 1 (100 %) |" in proof.totals(sections)
+    assert proof.sections_of(proof.page(sections)) == sections
 
 
 # ── pytest exercises ─────────────────────────────────────────────────────────────────────────────

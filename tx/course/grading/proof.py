@@ -26,10 +26,15 @@ CAUGHT = {
 }  # fmt: skip
 
 
+def mutants():
+    """The package tests.mutants, wherever Python was started."""
+    return _module("tests.mutants", MUTANTS / "__init__.py")
+
+
 @cache
 def answers():
     """All answers of tests/mutants, by exercise."""
-    package = _module("tests.mutants", MUTANTS / "__init__.py")
+    package = mutants()
     for path in sorted(MUTANTS.glob("[0-9]*.py")):
         _module(f"tests.mutants.{path.stem}", path)
     found = {}
@@ -69,7 +74,7 @@ class Proof:
     def _handed_out(self, sandbox):
         start = "wrong" if self.exercise.kind == "debug" else "todo"
         for folder, state in (("exercises", start), ("solutions", "passed")):
-            submission = Submission("", live.ROOT / folder)
+            submission = Submission("", live.FOLDER.parent / folder)
             report = submission.judge(self.exercise, sandbox, SEEDS[0])
             if report.state != state:
                 self._problem(f"in {folder} it is {report.state}, not {state}: {report.reason}")
@@ -118,8 +123,15 @@ class Proof:
         for answer, report in self.rows:
             mark = "right" if answer.expect == "passed" else "wrong"
             cells = (f"{mark}: {answer.what}", report.state, _caught(report), report.mistake or "–")
-            lines.append("| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |")
+            lines.append(f"| {' | '.join(map(_escaped, cells))} |")
         return "\n".join(lines) + "\n"
+
+
+def _escaped(text):
+    """Text for a cell of a Markdown table."""
+    for mark in "\\*_$<`[":
+        text = text.replace(mark, "\\" + mark)
+    return " ".join(text.split()).replace("|", "&#124;")
 
 
 def _caught(report):
@@ -172,7 +184,7 @@ def totals(sections):
     passed = [row for row in right if row[1] == "passed"]
     share = f" ({100 * len(named) / len(told):.0f} %)" if told else ""
     return "\n".join([
-        "| | |", "|---|---|",
+        "| what | how many |", "|---|---|",
         f"| exercises | {len(sections)} |",
         f"| wrong answers, caught | {len(killed)} of {len(wrong)} |",
         f"| right answers, passed | {len(passed)} of {len(right)} |",
