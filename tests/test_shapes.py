@@ -144,35 +144,35 @@ def test_each_function_of_a_module_tells_its_letters_apart():
 
 
 def share_found(recorder):
-    """The share of all planted swaps that turn a check red, and those that do not."""
+    """The share of the planted swaps, two in each comment of three axes, that turn a check red."""
     assert not [c for c in recorder.comments if c.failure]
     missed, planted = [], 0
     for number, comment in enumerate(recorder.comments):
-        for claims in swapped(comment.shapes):
+        for claims in swapped(comment.shapes) if comment.text.startswith("#") else ():
             planted += 1
             if not recorder.replay(number, claims):
-                missed.append(f"{comment.where}: {comment.text} as {claims}")
-    return 1 - len(missed) / planted, planted, missed
+                axes = " | ".join(str([axis.text for axis in shape]) for c in claims for shape in c)
+                missed.append(f"{comment.where}: {comment.text} as {axes}")
+    print(f"\n{1 - len(missed) / planted:.0%} of {planted} planted swaps found, not:", *missed, sep="\n  ")
+    return planted, len(missed) / planted
 
 
 @pytest.mark.slow
 def test_planted_swaps_in_the_comments_of_tx():
-    recorder = shapes.Recorder(events=[])
+    recorder = shapes.Recorder(log=[])
     with shapes.watched(recorder):
         assert shapes.run_tests(recorder) == []
-    share, planted, missed = share_found(recorder)
-    print(f"\ntx: {share:.0%} of {planted} planted swaps found", *missed, sep="\n  ")
-    assert planted > 100 and share > 0.95
+    planted, missed = share_found(recorder)
+    assert planted > 100 and missed < 0.05
 
 
 @pytest.mark.slow
 def test_planted_swaps_in_the_comments_of_a_chapter():
-    recorder = shapes.Recorder(events=[])
+    recorder = shapes.Recorder(log=[])
     with shapes.watched(recorder):
         assert shapes.run_notebook(ROOT / "book" / "03-masks.ipynb", recorder) == []
-    share, planted, missed = share_found(recorder)
-    print(f"\nchapter 3: {share:.0%} of {planted} planted swaps found", *missed, sep="\n  ")
-    assert planted > 100 and share > 0.8
+    planted, missed = share_found(recorder)
+    assert planted > 50 and missed < 0.2
 
 
 def use_tx():

@@ -178,7 +178,7 @@ def documents(ids):
 
 
 def as_mask(mask):
-    """A `Mask` from a `Mask`, a boolean tensor (…, T, S), or a predicate `keep(b, h, q_pos, k_pos)`.
+    """A `Mask` from mask: a `Mask`, booleans (…, T, S), or a predicate `keep(b, h, q_pos, k_pos)`.
 
     The last row of a tensor belongs to the query that stands at the last column's key.
     """

@@ -48,7 +48,7 @@ def read_out(weights, v):
 
 
 def cap(scores, softcap):
-    """Soft cap of Gemma 2: keeps scores within ±softcap by a tanh. (…, T, S) -> (…, T, S)."""
+    """Soft cap of Gemma 2: keeps scores (…, T, S) within ±softcap by a tanh."""
     return softcap * torch.tanh(scores / softcap)  # (..., T, S)
 
 
@@ -61,7 +61,7 @@ def hide(scores, keep):
 
 
 def share_heads(x, n_heads):
-    """Give every query head its key/value head: (B, G, S, d) -> (B, H, S, d).
+    """Give every query head its key/value head: x (B, G, S, d) -> (B, H, S, d).
 
     Query head h reads key/value head h // (H / G), so neighbours share.
     """

@@ -116,7 +116,10 @@ def padding_content_is_invisible(f, x, real):
 
 
 def empty_rows_are_zero(attend, q, k, v, mask, row):
-    """A query that may see nothing reads zeros. `row` is the index of that query."""
+    """A query that may see nothing reads zeros. `row` is the index of that query.
+
+    q (B, H, T, d_k), k (B, G, S, d_k), v (B, G, S, d_v).
+    """
     got = attend(q, k, v, mask)[:, :, row]  # (B, H, d_v)
     same("a query that sees nothing reads zeros", got, torch.zeros_like(got), f"row {row}")
 
@@ -142,7 +145,10 @@ def one_token_is_its_value(attend, v):
 
 
 def convexity(attend, q, k, v):
-    """Every output lies between the smallest and the largest value of its feature."""
+    """Every output lies between the smallest and the largest value of its feature.
+
+    q (B, H, T, d_k), k (B, G, S, d_k), v (B, G, S, d_v).
+    """
     out = attend(q, k, v)  # (B, H, T, d_v)
     low, high = v.amin(2, keepdim=True), v.amax(2, keepdim=True)  # (B, G, 1, d_v), (B, G, 1, d_v)
     groups = out.shape[1] // v.shape[1]

@@ -34,7 +34,6 @@ import sys
 import time
 import tokenize
 import weakref
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
@@ -46,7 +45,7 @@ from tx.course import notebooks
 ROOT = notebooks.ROOT
 LETTERS = {"B", "T", "S", "H", "G", "D", "V", "L", "W", "N", "d_k", "d_v"}
 EQUAL = re.compile(r"#\s*([A-Za-z_]\w*) = ([A-Za-z_]\w*): \S")
-LOGGED = 40  # calls of one function that are kept for a replay
+LOGGED = 40  # calls that are kept for a replay, for each comment
 
 
 # ── the grammar ──────────────────────────────────────────────────────────────────────────────────
@@ -139,6 +138,7 @@ class Comment:
     shapes: tuple
     runs: int = 0
     checked: int = 0
+    logged: int = 0
     failure: str = ""
 
 
@@ -147,21 +147,26 @@ class Letters(dict):
 
     def __init__(self, recorder, number):
         super().__init__()
-        self.recorder, self.number = recorder, number
+        self.recorder, self.number, self.known = recorder, number, ()
+        self.events, self.kept = [], False
         self.remembers = False  # whether later cells are bound by the tensors seen here
         self.open = []  # (axis, size, comment) whose letters are not all known yet
         self.saved = {}
 
     def save(self, loop):
-        self.recorder.log(self, "save", loop)
+        self.log("save", loop)
         self.saved[loop] = (dict(self), list(self.open))
 
     def back(self, loop):
         """Forget what a turn of the loop has bound."""
-        self.recorder.log(self, "back", loop)
+        self.log("back", loop)
         known, self.open = self.saved[loop][0], list(self.saved[loop][1])
         self.clear()
         self.update(known)
+
+    def log(self, *event):
+        if self.recorder.log is not None:
+            self.events.append(event)
 
     def bind(self, letter, size):
         if letter in self:
@@ -183,9 +188,7 @@ class Recorder:
     unequal: dict = field(default_factory=dict)  # (owner, letter, letter) -> ever of different size
     excused: set = field(default_factory=set)
     problems: list = field(default_factory=list)
-    events: list | None = None  # a log for `replay`
-    kept: list = field(default_factory=list)
-    calls: Counter = field(default_factory=Counter)
+    log: list | None = None  # of `Letters` with their events, for `replay`
     seen: dict = field(default_factory=dict)  # id of a tensor -> (reference, comment, shape, size)
 
     def install(self):
@@ -194,26 +197,18 @@ class Recorder:
         builtins.__tx_shape__ = self.check
         return self
 
-    def log(self, letters, *event):
-        if self.events is not None and getattr(letters, "logged", False):
-            self.events.append((id(letters), *event))
-
     def scope(self, number, reads=None):
         """A new cell or call. `reads`: what a cell reads of earlier cells, whose letters hold here too."""
         letters = Letters(self, number)
         letters.remembers = reads is not None
-        known = [self.seen[id(x)][1:] for x in reads or () if self.seen.get(id(x), (object,))[0]() is x]
-        letters.logged = self.events is not None and self.calls[number] < LOGGED
-        self.calls[number] += 1
-        if letters.logged:
-            self.events.append((id(letters), "open", number, known))
-            self.kept.append(letters)  # so that its id stays its own
-        self.carry_over(letters, known)
+        letters.known = [self.seen[id(x)][1:] for x in reads or ()
+                         if self.seen.get(id(x), (object,))[0]() is x]
+        self.carry_over(letters)
         return letters
 
-    def carry_over(self, letters, known):
+    def carry_over(self, letters):
         sizes = {}
-        for number, claim, size in known:
+        for number, claim, size in letters.known:
             shapes = self.comments[number].shapes
             for shape in shapes[claim if len(shapes) > 1 else 0][:1]:
                 if len(shape) == len(size):
@@ -233,7 +228,11 @@ class Recorder:
             comment.checked += 1
             sizes = [tuple(getattr(t, "shape", t)) for t in tensors]
             variables = self.variables(letters, comment, sys._getframe(1))
-            self.log(letters, "check", number, sizes, variables)
+            letters.log("check", number, sizes, variables)
+            if self.log is not None and comment.logged < LOGGED and not letters.kept:
+                letters.kept = True
+                self.log.append(letters)
+            comment.logged += letters.kept
             self.compare(letters, comment, sizes, variables)
             for claim, tensor in enumerate(tensors if letters.remembers else ()):
                 if not isinstance(tensor, tuple):
@@ -302,18 +301,18 @@ class Recorder:
         """Check the log again as if comment `number` claimed `shapes`: the comments that fail then."""
         other = Recorder([Comment(c.where, c.text, c.shapes) for c in self.comments], self.owners)
         other.comments[number].shapes = shapes
-        touched = {key for key, what, *event in self.events
-                   if what == "check" and event[0] == number
-                   or what == "open" and any(known[0] == number for known in event[1])}
-        live = {}
-        for key, what, *event in self.events:
-            if what == "open" and key in touched:
-                live[key] = Letters(other, event[0])
-                other.carry_over(live[key], event[1])
-            elif what == "check" and key in live:
-                other.compare(live[key], other.comments[event[0]], *event[1:])
-            elif key in live:
-                getattr(live[key], what)(*event)
+        for past in self.log:
+            checked = any(event[:2] == ("check", number) for event in past.events)
+            if not checked and not any(known[0] == number for known in past.known):
+                continue
+            letters = Letters(other, past.number)
+            letters.known = past.known
+            other.carry_over(letters)
+            for what, *event in past.events:
+                if what == "check":
+                    other.compare(letters, other.comments[event[0]], *event[1:])
+                else:
+                    getattr(letters, what)(*event)
         return [c for c in other.comments if c.failure]
 
     def always_equal(self):
