@@ -19,10 +19,10 @@ import grading_course as course  # noqa: E402
 from tx.course.grading import live, plugin, proof, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
 from tx.course.grading.compare import compare  # noqa: E402
-from tx.course.grading.impl import InProcess, TimedOut, time_limit  # noqa: E402
+from tx.course.grading.impl import Gone, InProcess, TimedOut, time_limit  # noqa: E402
 from tx.course.grading.notebook import Notebook, Unreadable, fingerprint, without_magics  # noqa: E402
 from tx.course.grading.progress import Progress  # noqa: E402
-from tx.course.grading.sandbox import Sandbox  # noqa: E402
+from tx.course.grading.sandbox import Sandbox, Worker  # noqa: E402
 from tx.course.grading.submission import Submission, judge_notebook, students  # noqa: E402
 
 pytest_plugins = ("pytester",)
@@ -461,16 +461,24 @@ def test_comparing_with_torch_in_a_cell_is_no_borrowing(judged):
     assert judged("from torch import mul", answer("return mul(x, n)")).state == "borrowed"
 
 
-def test_where_there_is_no_fork(tmp_path):
-    path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", OWN)
-    spawning = Sandbox(way="spawn")
+def test_where_a_fork_does_not_work(tmp_path, monkeypatch):
+    load = Worker.load
+
+    def breaks(self, *args):
+        if opened.way == "fork":
+            raise Gone
+        load(self, *args)
+
+    monkeypatch.setattr(Worker, "load", breaks)
+    path, opened = tmp_path / f"{course.CHAPTER}.ipynb", Sandbox()
     try:
-        report = judge_notebook(Notebook.read(path), course.times, spawning)
-        assert report.state == "passed", report
-        path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", answer("import os; os._exit(0)"))
-        assert judge_notebook(Notebook.read(path), course.times, spawning).state == "error"
+        notebook = Notebook.read(course.write(path, OWN))
+        assert judge_notebook(notebook, course.times, opened).state == "passed"
+        assert opened.way == "spawn"
+        notebook = Notebook.read(course.write(path, answer("import os; os._exit(0)")))
+        assert judge_notebook(notebook, course.times, opened).state == "error"
     finally:
-        spawning.close()
+        opened.close()
 
 
 def test_notebooks_that_are_none(sandbox, tmp_path):

@@ -95,7 +95,8 @@ def solution(exercise):
         cell = Notebook.read(path).cell_of(exercise.name)
     except Unreadable:
         cell = None
-    return cell.source if cell else f"The solution is in solutions/{path.name}."
+    where = f"solutions/{path.name} says why"
+    return f"{cell.source}\n\n{where}" if cell else f"the solution stands in solutions/{path.name}"
 
 
 def _find(name):

@@ -15,6 +15,7 @@ from multiprocessing.connection import Client
 from tx.course.grading import live, wire
 from tx.course.grading.impl import Gone, Session, TimedOut, rebuilt
 
+START = 60.0  # seconds for a process to come up
 KEPT = ("PATH", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "LD_LIBRARY_PATH", "LANG")
 
 
@@ -62,9 +63,13 @@ class Sandbox:
                 return worker
             except (TimedOut, Gone) as error:
                 worker.close()
-                if worker.at is None or worker.at in bad:
+                if worker.at is not None and worker.at not in bad:
+                    bad[worker.at] = "timeout" if isinstance(error, TimedOut) else "error"
+                elif self.way == "fork":  # a system whose libraries do not survive a fork
+                    self._end()
+                    self.way = "spawn"
+                else:
                     raise
-                bad[worker.at] = "timeout" if isinstance(error, TimedOut) else "error"
 
     def close(self):
         """End everything and clean up."""
@@ -75,17 +80,19 @@ class Sandbox:
             try:
                 self._process.wait(5)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def stop(self):
         """End the learner's process."""
-        if self.way == "spawn" and self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        elif self._process is not None:
+        if self.way == "spawn":
+            self._end()
+        else:
             self._say("stop")
+
+    def _end(self):
+        self._process.kill()
+        self._process.wait()
 
     def _start(self, seconds):
         for trial in range(3):
@@ -95,8 +102,7 @@ class Sandbox:
                 self._address = self._address or self._process.stdout.readline().rstrip("\n")
                 return Worker(self, Client(self._address, authkey=self._key), seconds)
             except (OSError, EOFError, ValueError):  # the last learner ended the server
-                self._process.kill()
-                self._process.wait()
+                self._end()
                 if trial == 2:
                     raise
 
@@ -140,7 +146,7 @@ class Worker(Session):
             "memory": memory,
         }))  # fmt: skip
         while True:
-            reply = _read(self._receive(max(cell_seconds, 20) if self.at is None else cell_seconds))
+            reply = _read(self._receive(START if self.at is None else cell_seconds))
             if "at" in reply:
                 self.at = reply["at"]
             elif "borrowed" in reply:
