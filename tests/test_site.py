@@ -455,9 +455,9 @@ def test_every_widget_answers_to_mouse_and_keyboard(visit, soups, theme):
             kind = widget.get_attribute("id").split("-")[1]
             if kind == "map":
                 continue  # a picture
-            touch = {"retrieval": "svg circle", "heads": "[role=radio] >> nth=1", "mask": "svg g rect"}[kind]
-            handle = {"retrieval": "[role=slider]", "heads": "[role=radio] >> nth=1",
-                      "mask": "input[type=range]"}[kind]  # fmt: skip
+            second_head = "[role=radio] >> nth=1"
+            touch = {"retrieval": "svg circle", "heads": second_head, "mask": "[role=gridcell]"}[kind]
+            handle = {"retrieval": "[role=slider]", "heads": second_head, "mask": "[type=range]"}[kind]
             before = state(widget)
             widget.locator(touch).first.click(force=True)
             after_mouse = state(widget)
