@@ -1,5 +1,7 @@
 """Masks: every building block against a definition written out, every convention against its owner."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -217,3 +219,13 @@ def test_positions_carry_over_when_only_one_side_has_them():
     at = causal().at(torch.tensor([5]), torch.tensor([4, 5, 6]))
     for mask in (at & window(2), window(2) & at):
         assert isinstance(mask, Mask) and mask.dense((1, 1, 1, 3))[0, 0, 0].tolist() == [True, True, False]
+
+
+def test_the_rows_of_a_batch_may_stand_at_different_positions():
+    q_pos = torch.tensor([[2, 3, 4], [0, 1, 2]])
+    k_pos = torch.tensor([[0, 1, 2, 3, 4], [-1, -1, 0, 1, 2]])
+    mask = causal().at(q_pos, k_pos)
+    keep, mod = mask.dense((2, 4, 3, 5)).expand(2, 4, 3, 5), to_flex(mask, 3, 5)
+    for b, t, s in itertools.product(range(2), range(3), range(5)):
+        expected = 0 <= int(k_pos[b, s]) <= int(q_pos[b, t])
+        assert (keep[b, :, t, s] == expected).all() and bool(mod(b, 0, t, s)) == expected

@@ -16,7 +16,7 @@ that an earlier cell of the notebook gave a shape and this one reads. Each turn 
 Letters that are always equal cannot be told apart, so two letters of one function, or of the cells of one
 notebook, have different sizes at least once. Where that cannot be, a comment says why: `# T = S: …`.
 
-    python -m tx.course.shapes                        all notebooks of the book, and tx while its tests run
+    python -m tx.course.shapes                        the book, the solutions, and tx while its tests run
     python -m tx.course.shapes book/03-masks.ipynb    one notebook
 """
 
@@ -451,12 +451,12 @@ class _Instrument:
         if not arguments and not isinstance(node, ast.Module) and not self.commented(node):
             return node.body
         first = sum(_is_docstring(s) or getattr(s, "module", "") == "__future__" for s in node.body[:2])
-        guards = [n for n, s in enumerate(node.body) if ast.unparse(s).startswith("_check_")]
+        guards = [n for n, s in enumerate(node.body) if _is_guard(s)]
         body = []
         for n, statement in enumerate([*node.body, None]):
             if n == first:
                 body.append(ast.copy_location(self.scope(node, name), statement or node))
-            if n == max([first, *(g + 1 for g in guards)]):  # what a guard refuses need not have the shape
+            if n == max([first, *(g + 1 for g in guards)]):
                 body += arguments
             if statement:
                 body += self.statement(statement, name)
@@ -542,6 +542,12 @@ def _outside_functions(node):
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             yield child
             yield from _outside_functions(child)
+
+
+def _is_guard(node):
+    """`_check_…(…)`, or an `if` that raises: what it refuses need not have the shape of an argument."""
+    refuses = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise)
+    return refuses or isinstance(node, ast.Expr) and ast.unparse(node).startswith("_check_")
 
 
 def _is_docstring(node):
@@ -696,10 +702,10 @@ def findings(recorder, complete=True):
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m tx.course.shapes", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, help="notebooks; the book and tx if none is named")
+    parser.add_argument("files", nargs="*", type=Path, help="notebooks; everything if none is named")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="processes at a time (2)")
     options = parser.parse_args(argv)
-    jobs = options.files or [None, *sorted((ROOT / "book").glob("*.ipynb"))]
+    jobs = options.files or [None, *filter(notebooks.keeps_outputs, notebooks.all_notebooks())]
     recorders, errors = [], []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         running = {pool.submit(job, path): path for path in jobs}
