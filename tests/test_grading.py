@@ -179,6 +179,14 @@ def test_a_name_that_was_imported_before_is_trapped_too():
     assert space["softmax"] is softmax
 
 
+def test_a_module_that_is_loaded_late_is_trapped_from_the_next_call_on(judged, monkeypatch):
+    monkeypatch.setattr(course.times, "out_of_reach", ("colorsys.rgb_to_hsv",))
+    late = answer("import colorsys\ncolorsys.rgb_to_hsv(1, 1, 1)\nreturn x * n")
+    early = answer("rgb_to_hsv(1, 1, 1)\nreturn x * n")
+    assert judged(late).state == "borrowed"
+    assert judged("from colorsys import rgb_to_hsv", early).state == "borrowed"
+
+
 def test_a_required_error_must_be_of_that_kind():
     def quiet(x, n):
         return x * n

@@ -79,7 +79,7 @@ class Proof:
             if report.state != state:
                 self._problem(f"in {folder} it is {report.state}, not {state}: {report.reason}")
         for name in self.exercise.out_of_reach:
-            if reach.find(name) is None:
+            if reach.find(name, load=True) is None:
                 self._problem(f"out of reach is {name}, and there is no such thing")
 
     def _known(self):

@@ -29,12 +29,13 @@ class Traps:
         self._armed = False
         self._undo = []
         self._namespace = namespace if namespace is not None else {}
-        self._names = names
+        self._names, self._waiting = names, list(names)
 
     def guarded(self, function):
         """`function`, with the traps armed while it runs: calling a trapped name there raises."""
 
         def run(*args, **kwargs):
+            self.install()  # what the learner's code has imported by now
             before, self._armed = self._armed, True
             try:
                 return function(*args, **kwargs)
@@ -53,11 +54,14 @@ class Traps:
             for place, name, original in reversed(self._undo):
                 _put(place, name, original)
             self._undo.clear()
+            self._waiting = list(self._names)
 
     def install(self):
-        for name in self._names:
+        """Set the traps that are not set yet and whose module is loaded."""
+        for name in list(self._waiting):
             original = find(name)
             if original is not None:
+                self._waiting.remove(name)
                 trap = self._trap(original, name)
                 for place, attribute in _places(name, original, self._namespace):
                     self._undo.append((place, attribute, _get(place, attribute)))
@@ -87,13 +91,14 @@ class Traps:
         return trap
 
 
-def find(name):
-    """The object behind a dotted name, or None."""
+def find(name, load=False):
+    """The object behind a dotted name, or None. Modules outside `tx` are loaded if asked for:
+    some take seconds, and what is not loaded is not called."""
     parts = name.split(".")
     try:
         found = import_module(parts[0])
         for i, part in enumerate(parts[1:], 1):
-            if not hasattr(found, part):
+            if not hasattr(found, part) and (load or parts[0] == "tx"):
                 import_module(".".join(parts[: i + 1]))
             found = getattr(found, part)
         return found
