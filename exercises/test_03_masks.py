@@ -655,7 +655,7 @@ def _(f):
 
 first_leaking_row = Exercise(
     "first_leaking_row", chapter=CHAPTER, kind="measure", level=1, minutes=10, points=2,
-    page="03-masks.html#break-it",
+    page="03-masks.html#the-bug-that-the-loss-misses",
     checks="the first row before the changed token whose output moved, by little or to NaN",
     question="which rows are allowed to change, and can two changes hide each other?",
     hints=(
@@ -802,7 +802,7 @@ def _(f):
 
 upside_down_mask = Exercise(
     "upside_down_mask", chapter=CHAPTER, kind="debug", level=1, minutes=10, points=2,
-    page="03-masks.html#break-it",
+    page="03-masks.html#the-bug-that-the-loss-misses",
     checks="causal attention of the last T tokens over S keys",
     question="change the last token: which rows move? And what does True mean to SDPA?",
     hints=(
