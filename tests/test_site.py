@@ -6,6 +6,7 @@ The browser tests need a Chromium. Where there is none they are skipped with a s
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,9 +43,8 @@ def build(root, output):
     """Build the book in `root` as `make book` does -> exit status, what was said."""
     command = [Path(sys.executable).with_name("jupyter-book"), "build", "book", "--config", "_config.yml",
                "--path-output", output, "-W", "-n", "--keep-going"]  # fmt: skip
-    plain = {**os.environ, "NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=root, env=plain, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stderr + done.stdout
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
+    return done.returncode, re.sub(r"\x1b\[[\d;]*m", "", done.stderr + done.stdout)
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +56,9 @@ def site(shared):
             (shared / "built").write_text(said if code else "")
     failed = (shared / "built").read_text()
     if failed:
-        pytest.fail(f"the book does not build without warnings:\n{failed[:4000]}", pytrace=False)
+        wrong = [line for line in failed.splitlines() if "WARNING" in line or "ERROR" in line]
+        said = "\n".join(wrong) or failed[-4000:]
+        pytest.fail(f"the book does not build without warnings:\n{said}", pytrace=False)
     return shared / "_build" / "html"
 
 
@@ -306,7 +308,7 @@ FAINT = """() => {
 
 FORMULAS = """() => ({
   written: document.querySelectorAll("article .math").length,
-  rendered: document.querySelectorAll("article .math mjx-container svg").length,
+  rendered: document.querySelectorAll("article .math > mjx-container > svg").length,
   spoken: document.querySelectorAll("article .math mjx-assistive-mml").length,
   errors: [...document.querySelectorAll("[data-mml-node=merror], mjx-merror")].map(e => e.textContent),
 })"""
