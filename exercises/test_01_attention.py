@@ -158,7 +158,9 @@ def _(g):
     yield randn(g, 2, 3, 5), 0.1
     yield torch.tensor([0.5, 0.500001, 0.0]), 0
     yield 1000 * randn(g, 2, 4), 0.01
+    yield 0.05 * randn(g, 2, 5), 0.03
     yield raises(ValueError, torch.tensor([1.0, 0.0]), -1.0)
+    yield raises(ValueError, torch.tensor([1.0, 0.0]), -0.1)
 
 
 @sharpen.reference
@@ -851,6 +853,7 @@ def _(g):
     yield randn(g, 2, 3), randn(g, 4, 3), randn(g, 4, 5), randn(g, 2, 5)
     yield randn(g, 4, 4), randn(g, 4, 4), randn(g, 4, 4), randn(g, 4, 4)
     yield randn(g, 2, 3, 8), randn(g, 2, 5, 8), randn(g, 2, 5, 4), randn(g, 2, 3, 4)
+    yield 16 * randn(g, 3, 8), 16 * randn(g, 4, 8), randn(g, 4, 2), randn(g, 3, 2)  # exp would overflow
 
 
 def _through(w, g):
