@@ -45,7 +45,6 @@ from tx.course import notebooks
 ROOT = notebooks.ROOT
 LETTERS = {"B", "T", "S", "H", "G", "D", "V", "L", "W", "N", "d_k", "d_v"}
 EQUAL = re.compile(r"#\s*([A-Za-z_]\w*) = ([A-Za-z_]\w*): \S")
-LOGGED = 40  # calls that are kept for a replay, for each comment
 
 
 # ── the grammar ──────────────────────────────────────────────────────────────────────────────────
@@ -138,7 +137,7 @@ class Comment:
     shapes: tuple
     runs: int = 0
     checked: int = 0
-    logged: int = 0
+    logged: set = field(default_factory=set)  # the sizes of which the log has an example
     failure: str = ""
 
 
@@ -229,10 +228,10 @@ class Recorder:
             sizes = [tuple(getattr(t, "shape", t)) for t in tensors]
             variables = self.variables(letters, comment, sys._getframe(1))
             letters.log("check", number, sizes, variables)
-            if self.log is not None and comment.logged < LOGGED and not letters.kept:
+            if self.log is not None and tuple(sizes) not in comment.logged:
+                comment.logged.add(tuple(sizes))
+                self.log += [] if letters.kept else [letters]
                 letters.kept = True
-                self.log.append(letters)
-            comment.logged += letters.kept
             self.compare(letters, comment, sizes, variables)
             for claim, tensor in enumerate(tensors if letters.remembers else ()):
                 if not isinstance(tensor, tuple):
