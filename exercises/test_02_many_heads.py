@@ -857,8 +857,9 @@ prune_heads = Exercise(
         "nn.Linear stores (out, in). A head's slice is what w_q, w_k and w_v put *out*, and what w_o takes "
         "*in*. Which axis is that, each time?",
         "1. ValueError if a head of keep is not in 0 … H - 1 or comes twice;  "
-        "2. d_k = rows of w_q / n_heads;  3. the row numbers 0 … H·d_k - 1 as (H, d_k), of these the rows of keep, flat: "
-        "(n·d_k,);  4. take these rows of three matrices, and these columns of w_o.",
+        "2. d_k = rows of w_q / n_heads;  3. the row numbers 0 … H·d_k - 1 as (H, d_k), "
+        "of these the rows of keep, flat: (n·d_k,);  4. take these rows of "
+        "three matrices, and these columns of w_o.",
         "rows = torch.arange(n_heads * d_k).view(n_heads, d_k)[…].flatten()  # (n·d_k,)\n"
         "return w_q[rows], w_k[rows], w_v[rows], …",
     ),
@@ -1011,8 +1012,8 @@ head_importance = Exercise(
         "absolute value and mean over examples have in the docstring?",
         "1. shares (B, H, T, D), whose sum over heads is the output;  2. gates of ones, (B, H, 1, 1): one "
         "for each example, so that slopes of different examples stay apart;  3. loss (B,): mean over T "
-        "and D of ((gates · shares).sum(1) - target)²;  4. slopes of loss.sum() by the gates;  5. absolute value, "
-        "then mean over B: (H,).",
+        "and D of ((gates · shares).sum(1) - target)²;  4. slopes of loss.sum() by the gates;  "
+        "5. absolute value, then mean over B: (H,).",
         "gates = torch.ones(B, n_heads, 1, 1, requires_grad=True)\n"
         "error = (gates * shares).sum(1) - target  # (B, T, D)\nloss = …  # (B,)\n"
         "slope, = torch.autograd.grad(loss.sum(), gates)  # (B, H, 1, 1)\nreturn …  # (H,)",
