@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import subprocess
 import sys
 import textwrap
@@ -207,6 +208,42 @@ def test_the_mistake_is_named_by_its_results():
     assert course.times.judge(checked(lambda x, n: x.nope)).mistake is None
 
 
+GENERAL = {
+    "the last two axes swapped": lambda x, n: (x * n).T,
+    "the other sign": lambda x, n: -x * n,
+    "a power of e too many": lambda x, n: (x * n).exp(),
+    "turned around": lambda x, n: (x * n).flip(0),
+    "a list in place of a tensor": lambda x, n: (x * n).tolist(),
+    "a sum too many": lambda x, n: (x * n).sum(0),
+    "a mean too many": lambda x, n: (x * n).mean(),
+    "the right numbers in another shape": lambda x, n: (x * n)[..., None],
+    "NaN or infinity among right numbers": lambda x, n: torch.where(x > 500, torch.inf, x * n),
+    "a factor of 0.5 too much": lambda x, n: x * n / 2,
+    "+0.1 everywhere": lambda x, n: x * n + 0.1,
+    "nothing returned": lambda x, n: None,
+    "arguments changed in place": lambda x, n: x.mul_(n),
+    None: lambda x, n: x * n + x.flip(0),
+}
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_general_mistakes_are_named_too(name):
+    report = course.times.judge(checked(GENERAL[name]))
+    assert report.mistake == name and (name is None or report.general)
+
+
+def test_bad_input_that_is_let_through_or_badly_refused_has_a_name():
+    bare = course.exercise("times")
+    bare.mistakes.clear()
+
+    def other(x, n):
+        assert n >= 0
+        return x * n
+
+    assert bare.judge(lambda x, n: x * n).mistake == "bad input let through"
+    assert bare.judge(other).mistake == "refused by another error"
+
+
 def test_contracts_say_what_holds_and_what_breaks():
     report = course.times.judge(checked(lambda x, n: x * n * n))
     assert (report.holds, report.breaks) == (["zero stays zero", "once changes nothing"], [])
@@ -300,6 +337,9 @@ def test_hostile_objects_come_back_plain():
 @pytest.fixture(scope="module")
 def sandbox():
     opened = Sandbox()
+    os.environ["SECRET_OF_THE_TEST"] = "a key"
+    opened.launch()
+    del os.environ["SECRET_OF_THE_TEST"]
     yield opened
     opened.close()
 
@@ -348,7 +388,8 @@ SURVIVED = {
     "a crash of the stack": (
         answer("import ctypes; ctypes.string_at(0)"), "error", "ended the whole program"),
     "syntax": (("def times(x, n)\n    return x", "times"), "error", "SyntaxError: expected ':'"),
-    "memory": (answer("return torch.zeros(1 << 36)"), "error", "asks for more memory than"),
+    "memory": (
+        answer("torch.empty(5 << 30, dtype=torch.uint8)"), "error", "asks for more memory than"),
     "the server killed": (
         answer("import os, signal; os.kill(os.getppid(), signal.SIGKILL); os._exit(1)"), "error", ""),
     "garbage": (answer("import os\nfor f in range(3, 30):\n    try: os.write(f, b'x' * 99)\n"
@@ -440,20 +481,24 @@ def test_printing_is_capped_and_shown(judged):
     assert "printed" in "\n".join(words.details(report))
 
 
-def test_the_childs_house_is_empty(judged, tmp_path):
-    body = """
-    import os
-    assert os.listdir(".") == [], os.listdir(".")
-    assert "SECRET_OF_THE_TEST" not in os.environ
-    assert open("x", "w").encoding.lower() == "utf-8"
-    os.remove("x")
-    try:
-        input()
-    except EOFError:
-        pass
-    """
-    report = judged(answer(textwrap.dedent(body) + RIGHT.split("\n", 1)[1].replace("    ", "", 2)))
-    assert report.state in ("passed", "wrong"), report.reason
+def test_the_childs_house_is_empty(judged):
+    cell = answer("""
+        import os
+        assert os.listdir(".") == [], os.listdir(".")
+        assert "SECRET_OF_THE_TEST" not in os.environ
+        with open("x", "w") as file:
+            assert file.encoding.lower() == "utf-8"
+        os.remove("x")
+        try:
+            input()
+        except EOFError:
+            pass
+        if n < 0:
+            raise ValueError
+        return x * n
+        """)
+    report = judged(cell)
+    assert report.state == "passed", report.reason
 
 
 def test_grading_calls_in_cells_are_silent(judged):
@@ -674,6 +719,7 @@ def test_the_proof_finds_what_does_not_hold(house, sandbox, monkeypatch):
     )
     assert "| wrong answers, caught | 4 of 5 |" in proof.totals(sections)
     assert "named | 1 of 1 (100 %) |" in proof.totals(sections)
+    assert "by a general one | 1, 0 |" in proof.totals(sections)
     assert proof.sections_of(proof.page(sections)) == sections
 
 

@@ -11,6 +11,7 @@ import sys
 
 import torch
 
+from tx.course.grading import general
 from tx.course.grading import report as words
 from tx.course.grading.compare import TOLERANCE, Mismatch, compare, name_of
 from tx.course.grading.impl import Gone, Impl, InProcess, Raised, Session, TimedOut
@@ -85,7 +86,8 @@ class Exercise:
         self.mistakes = []  # (name, why, function)
         self.contracts = []  # (name, function)
         self._call = lambda impl, *args: impl(*args)
-        self._cases = self.reference_answer = self._known = None
+        self._cases = self.reference_answer = None
+        self._known = {}  # seed -> its cases, the right outcomes, and those of the mistakes
 
     def __repr__(self):
         return f"<Exercise {self.name}>"
@@ -167,6 +169,7 @@ class Exercise:
         if first is not None:
             self._show(report, cases[first], mismatches[first])
             report.mistake, report.why = self._fingerprint(seed, got)
+            report.general = report.mistake not in [name for name, _, _ in self.mistakes]
         self._check_contracts(report, session)
         if first is None:
             report.state = "wrong" if report.breaks else "passed"
@@ -175,15 +178,28 @@ class Exercise:
 
     def _expected(self, seed):
         """The cases of a seed and what the reference gives on them."""
-        if self._known is None or self._known[0] != seed:
+        if seed not in self._known:
             cases = list(self._cases(torch.Generator().manual_seed(seed)))
-            right = InProcess(self.reference_answer)
-            expected = [self._run(right, case) for case in cases]
+            expected = self._outcomes(self.reference_answer, cases)
             for case, outcome in zip(cases, expected, strict=True):
                 if outcome.raised and not isinstance(case, raises):
                     raise outcome.raised  # the reference of this exercise has a bug
-            self._known = seed, cases, expected
-        return self._known[1:]
+            if len(self._known) > 3:
+                self._known.clear()
+            self._known[seed] = cases, expected, {}
+        return self._known[seed][:2]
+
+    def _mistaken(self, seed):
+        """What the known mistakes give on the cases of a seed: (name, why, outcomes), one by one."""
+        cases, _, known = self._known[seed]
+        for name, why, function in self.mistakes:
+            if name not in known:
+                known[name] = self._outcomes(function, cases)
+            yield name, why, known[name]
+
+    def _outcomes(self, function, cases):
+        session = InProcess(function, seconds=self.seconds)
+        return [self._run(session, case) for case in cases]
 
     def _run(self, session, case):
         session.changed = False
@@ -235,17 +251,36 @@ class Exercise:
     def _fingerprint(self, seed, got):
         """The first known mistake that gives the same results, as (name, why)."""
         cases, expected = self._expected(seed)
-        told = any(  # errors alone are no fingerprint
-            not g.raised and self._mismatch(c, e, g)
-            for c, e, g in zip(cases, expected, got, strict=True)
-        )
-        for name, why, function in self.mistakes if told else ():
-            session = InProcess(function, seconds=self.seconds)
-            same = (g.equals(self._run(session, c), self.tolerance)
-                    for c, g in zip(cases, got, strict=True))  # fmt: skip
-            if all(same):
+        triples = list(zip(cases, expected, got, strict=True))
+        plain = [i for i, case in enumerate(cases) if not isinstance(case, raises)]
+        right = all(self._mismatch(*triples[i]) is None for i in plain)  # but for bad input
+        asked = range(len(cases)) if right else plain
+        if not any(not got[i].raised and self._mismatch(*triples[i]) for i in asked):
+            return self._refusal(triples)
+        for name, why, mistaken in self._mistaken(seed):
+            if all(self._same(cases[i], got[i], mistaken[i]) for i in asked):
                 return name, why
-        return None, ""
+        if any(got[i].changed for i in plain):
+            return "arguments changed in place", "whoever calls it still needs them: work on a copy."
+        if right or any(got[i].raised for i in plain):
+            return self._refusal(triples)
+        pairs = [(expected[i].value, got[i].value) for i in plain]
+        return general.diagnose(pairs, self.tolerance)
+
+    def _same(self, case, got, mistaken):
+        """Whether two answers agree on a case; where an error is due, any value is the same."""
+        if isinstance(case, raises) and not got.raised and not mistaken.raised:
+            return True
+        return got.equals(mistaken, self.tolerance)
+
+    def _refusal(self, triples):
+        """What is wrong where all is right but for the arguments that have to be refused."""
+        failed = [(case, got) for case, e, got in triples if self._mismatch(case, e, got)]
+        if not all(isinstance(case, raises) for case, _ in failed):
+            return None, ""
+        if any(got.raised for _, got in failed):
+            return "refused by another error", "the kind of an error tells the caller what to repair."
+        return "bad input let through", "a wrong number goes on where an error would have stopped."
 
     def _check_contracts(self, report, session):
         from tx.course.contracts import ContractBroken

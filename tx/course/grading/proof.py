@@ -122,7 +122,8 @@ class Proof:
                  "| answer | verdict | caught by | named as |", "|---|---|---|---|"]  # fmt: skip
         for answer, report in self.rows:
             mark = "right" if answer.expect == "passed" else "wrong"
-            cells = (f"{mark}: {answer.what}", report.state, _caught(report), report.mistake or "–")
+            name = f"{'general: ' * report.general}{report.mistake}" if report.mistake else "–"
+            cells = (f"{mark}: {answer.what}", report.state, _caught(report), name)
             lines.append(f"| {' | '.join(map(_escaped, cells))} |")
         return "\n".join(lines) + "\n"
 
@@ -155,8 +156,9 @@ answer is. This page is generated; a test holds it current.
 {totals}
 
 A wrong answer that gives a result can be *named*: the grader finds a known mistake that gives the
-same results on the same inputs. One that raises an error, does not end, or calls the answer gets
-that as its reason instead. A right answer must pass with every seed that we try.
+same results on the same inputs, one of the exercise or a general one (the last two axes swapped, a
+constant factor, arguments changed in place …). One that raises an error, does not end, or calls the
+answer gets that as its reason instead. A right answer must pass with every seed that we try.
 
 """
 
@@ -180,6 +182,7 @@ def totals(sections):
     right = [row for row in rows if row[0].startswith("right: ")]
     told = [row for row in wrong if row[1] == "wrong"]
     named = [row for row in told if row[3] != "–"]
+    own = [row for row in named if not row[3].startswith("general: ")]
     killed = [row for row in wrong if row[1] not in ("passed", "todo")]
     passed = [row for row in right if row[1] == "passed"]
     share = f" ({100 * len(named) / len(told):.0f} %)" if told else ""
@@ -189,6 +192,7 @@ def totals(sections):
         f"| wrong answers, caught | {len(killed)} of {len(wrong)} |",
         f"| right answers, passed | {len(passed)} of {len(right)} |",
         f"| wrong answers that give a result, named | {len(named)} of {len(told)}{share} |",
+        f"| … by a mistake of the exercise, by a general one | {len(own)}, {len(named) - len(own)} |",
     ])  # fmt: skip
 
 

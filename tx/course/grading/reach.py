@@ -27,9 +27,9 @@ class Traps:
     def __init__(self, names, namespace=None):
         self.sprung = None  # the first name that was called
         self._armed = False
-        self._undo = []
+        self._set = []  # (place, attribute, original, trap)
         self._namespace = namespace if namespace is not None else {}
-        self._names, self._waiting = names, list(names)
+        self._waiting = list(names)
 
     def guarded(self, function):
         """`function`, with the traps armed while it runs: calling a trapped name there raises."""
@@ -47,14 +47,14 @@ class Traps:
     @contextlib.contextmanager
     def set(self):
         """Set the traps, and take them away at the end."""
+        for place, attribute, _, trap in self._set:
+            _put(place, attribute, trap)
         self.install()
         try:
             yield self
         finally:
-            for place, name, original in reversed(self._undo):
-                _put(place, name, original)
-            self._undo.clear()
-            self._waiting = list(self._names)
+            for place, attribute, original, _ in reversed(self._set):
+                _put(place, attribute, original)
 
     def install(self):
         """Set the traps that are not set yet and whose module is loaded."""
@@ -64,7 +64,7 @@ class Traps:
                 self._waiting.remove(name)
                 trap = self._trap(original, name)
                 for place, attribute in _places(name, original, self._namespace):
-                    self._undo.append((place, attribute, _get(place, attribute)))
+                    self._set.append((place, attribute, _get(place, attribute), trap))
                     _put(place, attribute, trap)
 
     def spring(self, name):

@@ -29,6 +29,7 @@ class Report:
     reason: str = ""  # one line
     mistake: str | None = None  # the known wrong answer that gives the same results
     why: str = ""
+    general: bool = False  # whether the mistake is none of this exercise's own
     stage: str = ""  # in what the result differs: error, nothing, type, shape, dtype, value, …
     called: str = ""
     remark: str = ""  # what expected and got do not say by themselves
@@ -199,7 +200,9 @@ def details(report, named=False, offer_help=False):
         rows.append(("contract", [*held, report.contract]))
     if report.cases:  # it ran
         rows.append(("question", [report.question]))
-    if named and report.mistake:
+    if named and report.mistake and report.general:
+        rows.append(("mistake", [f"{report.mistake}: {report.why}"]))
+    elif named and report.mistake:
         rows.append(("mistake", [f'this is exactly what "{report.mistake}" gives', report.why]))
     elif named and report.state == "wrong":
         rows.append(("mistake", ["it matches no mistake we know"]))

@@ -6,7 +6,6 @@ anything else stays where it is and crosses as a handle.
 """
 
 import json
-import math
 
 import torch
 
@@ -114,8 +113,6 @@ def _decode(tree, blobs, from_handle):
 
 def _decode_tensor(blobs, index, dtype, shape, order):
     dtype, blob = DTYPES[dtype], blobs[index]
-    if math.prod(shape) * dtype.itemsize != len(blob) or sorted(order) != list(range(len(shape))):
-        raise ValueError("a tensor's shape and its bytes disagree")
     stored = [shape[axis] for axis in order]
     flat = torch.frombuffer(blob, dtype=dtype) if blob else torch.empty(0, dtype=dtype)
     back = sorted(range(len(order)), key=order.__getitem__)
