@@ -345,8 +345,8 @@ def _(scores, keep):
 
 @wrong("masked_softmax", "0/0 is computed and chosen away with where, so its gradient is NaN")
 def _(scores, keep):
-    top = scores.masked_fill(~keep, -1e30).amax(-1, keepdim=True).detach()
-    e = (scores - top).clamp(max=0).exp() * keep
+    fenced = scores + torch.zeros(keep.shape).masked_fill(~keep, -1e30)
+    e = (fenced - fenced.amax(-1, keepdim=True)).exp() * keep
     total = e.sum(-1, keepdim=True)
     return torch.where(total > 0, e / total, 0.0)
 
