@@ -65,6 +65,7 @@ class Exercise:
         question: what to ask oneself when it fails.
         hints: three texts; the fourth hint is the solution.
         out_of_reach: dotted names that the answer must not call.
+        parts: what the items of a tuple are called, where the answer is one.
         tolerance: how far a number may be off.
         seconds: how long one call may take.
 
@@ -73,7 +74,7 @@ class Exercise:
 
     def __init__(
         self, name, *, chapter, kind, level, minutes, points, page, checks, question, hints,
-        out_of_reach=(), tolerance=TOLERANCE, seconds=10.0,
+        out_of_reach=(), parts=(), tolerance=TOLERANCE, seconds=10.0,
     ):  # fmt: skip
         if kind not in KINDS:
             raise ValueError(f"{name}: kind is {kind!r}, known are {', '.join(KINDS)}")
@@ -82,7 +83,8 @@ class Exercise:
         self.name, self.chapter, self.kind, self.level = name, chapter, kind, level
         self.minutes, self.points, self.page = minutes, points, page
         self.checks, self.question, self.hints = checks, question, tuple(hints)
-        self.out_of_reach, self.tolerance, self.seconds = tuple(out_of_reach), tolerance, seconds
+        self.out_of_reach, self.parts = tuple(out_of_reach), tuple(parts)
+        self.tolerance, self.seconds = tolerance, seconds
         self.mistakes = []  # (name, why, function)
         self.contracts = []  # (name, function)
         self._call = lambda impl, *args: impl(*args)
@@ -236,6 +238,9 @@ class Exercise:
         report.state = "error" if mismatch.kind == "error" else "wrong"
         report.reason, report.stage = mismatch.words, mismatch.kind
         report.called = self.called(case)
+        for i, part in enumerate(self.parts):
+            if mismatch.path == f"[{i}]":
+                mismatch.path = f", {part}"
         report.expected, report.got = words.side_by_side(mismatch)
         report.remark = mismatch.remark
 
