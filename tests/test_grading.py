@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the synthetic course, whatever
 
 import grading_course as course  # noqa: E402
 
+from tx.course import contracts  # noqa: E402
 from tx.course.grading import live, plugin, proof, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
 from tx.course.grading.compare import compare  # noqa: E402
@@ -251,6 +252,16 @@ def test_contracts_say_what_holds_and_what_breaks():
     assert (report.holds, report.breaks) == (["zero stays zero"], ["once changes nothing"])
     text = "\n".join(words.details(report))
     assert '"zero stays zero" holds;' in text and '"once changes nothing" breaks at' in text
+
+
+def test_a_contract_counts_even_where_all_cases_agree():
+    strict = course.exercise("times")
+    strict.contract("big numbers stay")(
+        lambda f: contracts.same("big numbers stay", f(torch.tensor([[5e4]]), 2), torch.tensor([[1e5]]))
+    )
+    report = strict.judge(checked(lambda x, n: (x * n).clamp(max=9e4)))
+    assert report.state == "wrong" and report.reason == "a contract breaks: big numbers stay"
+    assert "expected 1e+05, got 9e+04" in "\n".join(words.details(report))
 
 
 def test_an_endless_loop_on_live_objects_is_interrupted():

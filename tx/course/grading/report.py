@@ -119,7 +119,8 @@ def side_by_side(mismatch):
     if wrong is None:
         return [*head, _side(expected)], [*head, _side(got)]
     spot, expected, got, wrong = _slice_around(expected, got, wrong)
-    head += spot
+    if spot:
+        head = [f"result{mismatch.path}, {spot}" if mismatch.path else spot]
     marks = torch.zeros_like(wrong)
     width = max(_width(expected), _width(got))
     return head + _rows(expected, marks, width), head + _rows(got, wrong, width)
@@ -146,8 +147,8 @@ def _slice_around(expected, got, wrong):
     top, left = max(0, row - ROWS + 2), max(0, column - COLUMNS + 2)
     if top or left:
         head.append(f"from row {top}, column {left}")
-    head = [", ".join(head) + ":"] if head else []
-    return head, *(x[top : top + ROWS, left : left + COLUMNS] for x in parts)
+    spot = ", ".join(head) + ":" if head else ""
+    return spot, *(x[top : top + ROWS, left : left + COLUMNS] for x in parts)
 
 
 def _width(x):
