@@ -13,7 +13,7 @@ import torch
 
 from tx.course.grading import general
 from tx.course.grading import report as words
-from tx.course.grading.compare import TOLERANCE, Mismatch, compare, name_of
+from tx.course.grading.comparing import TOLERANCE, Mismatch, compare, name_of
 from tx.course.grading.impl import Gone, Impl, InProcess, Raised, Session, TimedOut
 from tx.course.grading.reach import Borrowed
 from tx.course.grading.report import Report
@@ -85,8 +85,8 @@ class Exercise:
         self.checks, self.question, self.hints = checks, question, tuple(hints)
         self.out_of_reach, self.parts = tuple(out_of_reach), tuple(parts)
         self.tolerance, self.seconds = tolerance, seconds
-        self.mistakes = []  # (name, why, function)
-        self.contracts = []  # (name, function)
+        self.mistakes = []  # name, why, function
+        self.contracts = []  # name, function
         self._call = lambda impl, *args: impl(*args)
         self._cases = self.reference_answer = None
         self._known = {}  # seed -> its cases, the right outcomes, and those of the mistakes

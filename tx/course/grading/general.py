@@ -5,7 +5,7 @@ A mistake matches if it explains every recorded result. The exercise's own mista
 
 import torch
 
-from tx.course.grading.compare import compare
+from tx.course.grading.comparing import compare
 
 
 def diagnose(pairs, tolerance):

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tx.course.grading import report as words
-from tx.course.grading.compare import name_of
+from tx.course.grading.comparing import name_of
 from tx.course.grading.exercise import in_module
 from tx.course.grading.notebook import Notebook, Unreadable, fingerprint
 from tx.course.grading.progress import Progress

@@ -183,7 +183,7 @@ def totals(sections):
     told = [row for row in wrong if row[1] == "wrong"]
     named = [row for row in told if row[3] != "–"]
     own = [row for row in named if not row[3].startswith("general: ")]
-    killed = [row for row in wrong if row[1] not in ("passed", "todo")]
+    killed = [row for row in wrong if row[1] != "passed"]
     passed = [row for row in right if row[1] == "passed"]
     share = f" ({100 * len(named) / len(told):.0f} %)" if told else ""
     return "\n".join([

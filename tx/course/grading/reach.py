@@ -27,7 +27,7 @@ class Traps:
     def __init__(self, names, namespace=None):
         self.sprung = None  # the first name that was called
         self._armed = False
-        self._set = []  # (place, attribute, original, trap)
+        self._set = []  # place, attribute, original, trap
         self._namespace = namespace if namespace is not None else {}
         self._waiting = list(names)
 

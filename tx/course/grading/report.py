@@ -5,7 +5,7 @@ import textwrap
 
 import torch
 
-from tx.course.grading.compare import name_of, number, shape
+from tx.course.grading.comparing import name_of, number, shape
 
 STATES = ("passed", "wrong", "todo", "error", "timeout", "borrowed")
 ROWS, COLUMNS = 5, 8  # how much of a tensor is shown
