@@ -31,6 +31,7 @@ def _(g):
     yield (randn(g, 1, 3),)
     yield (randn(g, 4, 4),)
     yield (3 * randn(g, 5, 2),)
+    yield (torch.tensor([[200.0, 199.0, -200.0], [-200.0, -201.0, -199.0]]),)  # exp would overflow
 
 
 @soft_choice.reference
@@ -79,6 +80,60 @@ def _(scores):
     return scores.log_softmax(dim=1)  # (T, S)
 
 
+@soft_choice.mistake(
+    "exp of the raw scores",
+    "exp(200) is infinite, and inf / inf is nan: softmax takes the row's largest score out first.",
+)
+def _(scores):
+    return scores.exp() / scores.exp().sum(dim=1, keepdim=True)  # (T, S)
+
+
+@soft_choice.mistake(
+    "scores cut off at a limit",
+    "beyond the limit all scores are equal; take the row's largest out, that keeps the differences.",
+)
+def _(scores):
+    return scores.clamp(-80, 80).softmax(dim=1)  # (T, S)
+
+
+@soft_choice.mistake(
+    "each score by itself",
+    "a sigmoid does not know the other places, so the row does not sum to one.",
+)
+def _(scores):
+    return scores.sigmoid()  # (T, S)
+
+
+@soft_choice.mistake("not divided", "exp makes every share positive; their sum still divides them.")
+def _(scores):
+    return (scores - scores.amax(dim=1, keepdim=True)).exp()  # (T, S)
+
+
+@soft_choice.mistake(
+    "softmax twice",
+    "weights are not scores: a second softmax makes every row nearly even.",
+)
+def _(scores):
+    return scores.softmax(dim=1).softmax(dim=1)  # (T, S)
+
+
+@soft_choice.mistake(
+    "shared out along both axes",
+    "the rows sum to one, but of numbers that the people had already shared out among them.",
+)
+def _(scores):
+    return scores.softmax(dim=0).softmax(dim=1)  # (T, S)
+
+
+@soft_choice.mistake(
+    "the sums of the rows lie on the columns",
+    "without keepdim=True a sum (T,) is lined up with the places: person t needs the sum of row t.",
+)
+def _(scores):
+    e = (scores - scores.amax(dim=1, keepdim=True)).exp()  # (T, S)
+    return e / e.sum(dim=1)
+
+
 @soft_choice.contract("every row of weights sums to one")
 def _(f):
     contracts.rows_sum_to_one(f, torch.tensor([[4.0, 1.0, 0.0, 0.0], [0.0, 2.0, 3.0, 0.0]]))
@@ -122,6 +177,8 @@ def _(g):
     yield randn(g, 1, 4), randn(g, 5, 4)
     yield randn(g, 4, 1), randn(g, 2, 1)
     yield raises(ValueError, randn(g, 2, 3), randn(g, 4, 1))
+    yield raises(ValueError, randn(g, 2, 1), randn(g, 4, 3))
+    yield raises(ValueError, randn(g, 2, 3), randn(g, 4, 4))
 
 
 def _check_widths(x, y):
@@ -140,6 +197,16 @@ def _(x, y):
     "widths 3 and 1 broadcast: the one feature of y was compared with all three of x, in silence.",
 )
 def _(x, y):
+    return (x[:, None] - y[None]).square().sum(dim=-1)  # (T, S)
+
+
+@squared_distances.mistake(
+    "refused on one side only",
+    "3 against 1 and 1 against 3 both broadcast: compare the widths with !=.",
+)
+def _(x, y):
+    if x.shape[1] > y.shape[1]:
+        raise ValueError("x is wider")
     return (x[:, None] - y[None]).square().sum(dim=-1)  # (T, S)
 
 
@@ -194,6 +261,78 @@ def _(x, y):
     return (x[:, None] - y[None]).sum(dim=-1).square()  # (T, S)
 
 
+@squared_distances.mistake(
+    "absolute differences",
+    "that walks along the axes, 3 + 4 = 7; squares are summed here, 9 + 16 = 25.",
+)
+def _(x, y):
+    _check_widths(x, y)
+    return (x[:, None] - y[None]).abs().sum(dim=-1)  # (T, S)
+
+
+@squared_distances.mistake(
+    "neither squared nor absolute",
+    "the plain differences are added up, and those of opposite sign cancel.",
+)
+def _(x, y):
+    _check_widths(x, y)
+    return (x[:, None] - y[None]).sum(dim=-1)  # (T, S)
+
+
+def _expanded(x, y, cross):
+    """|x|² + cross · x·y + |y|², for all pairs."""
+    _check_widths(x, y)
+    squares = x.square().sum(-1)[:, None] + y.square().sum(-1)  # (T, S)
+    return squares + cross * x @ y.T  # (T, S)
+
+
+@squared_distances.mistake(
+    "expanded without the 2", "(a − b)² = a² − 2ab + b²: the product in the middle counts twice."
+)
+def _(x, y):
+    return _expanded(x, y, -1)  # (T, S)
+
+
+@squared_distances.mistake(
+    "expanded with a plus", "(a − b)² = a² − 2ab + b²: the product in the middle is subtracted."
+)
+def _(x, y):
+    return _expanded(x, y, 2)  # (T, S)
+
+
+@squared_distances.mistake(
+    "the products are forgotten", "(a − b)² = a² − 2ab + b²: a² + b² alone leaves out the middle."
+)
+def _(x, y):
+    return _expanded(x, y, 0)  # (T, S)
+
+
+@squared_distances.mistake(
+    "dot products", "a dot product says how alike two vectors point, not how far apart they lie."
+)
+def _(x, y):
+    _check_widths(x, y)
+    return x @ y.T  # (T, S)
+
+
+@squared_distances.mistake(
+    "summed over the points of x",
+    "axis 0 of (T, S, D) counts the points of x; the features are the last axis.",
+)
+def _(x, y):
+    _check_widths(x, y)
+    return (x[:, None] - y[None]).square().sum(dim=0)  # (S, D)
+
+
+@squared_distances.mistake(
+    "summed over the points of y",
+    "axis 1 of (T, S, D) counts the points of y; the features are the last axis.",
+)
+def _(x, y):
+    _check_widths(x, y)
+    return (x[:, None] - y[None]).square().sum(dim=1)  # (T, D)
+
+
 @squared_distances.contract("every point is at distance 0 from itself")
 def _(f):
     x = torch.tensor([[1.0, 2.0], [-1.0, 0.5], [3.0, 0.0]])  # (T, D)
@@ -236,6 +375,7 @@ where_view_puts_it = Exercise(
         "head, rest = divmod(n, …)\n"
         "position, feature = divmod(rest, d_k)",
     ),
+    parts=("head", "position", "feature"),
 )  # fmt: skip
 
 
@@ -278,7 +418,8 @@ def _(t, f, T, H, d_k):
 
 @where_view_puts_it.mistake(
     "heads as wide as a token",
-    "H·d_k is the width of a token in x; in the new shape one head takes T·d_k numbers.",
+    "H·d_k is the width of a token in x. In (H, T, d_k) one head takes T·d_k numbers; a first axis of "
+    "H·d_k numbers each belongs to the shape (T, H, d_k).",
 )
 def _(t, f, T, H, d_k):
     head, rest = divmod(t * H * d_k + f, H * d_k)
@@ -310,6 +451,94 @@ def _(t, f, T, H, d_k):
 def _(t, f, T, H, d_k):
     head, rest = divmod(t * H * d_k + f, T * d_k)
     return head, rest % T, rest // T
+
+
+@where_view_puts_it.mistake(
+    "rows of T numbers",
+    "T counts the rows of x; one row has H·d_k numbers, so token t starts at t·H·d_k.",
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(t * T + f, T * d_k)
+    return head, rest // d_k, rest % d_k
+
+
+@where_view_puts_it.mistake(
+    "counted column by column",
+    "x is stored row by row: the whole of token 0 comes first, then token 1.",
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(f * T + t, T * d_k)
+    return head, rest // d_k, rest % d_k
+
+
+@where_view_puts_it.mistake(
+    "one too many",
+    "the numbers *before* x[t, f] are counted: none stands before x[0, 0].",
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(t * H * d_k + f + 1, T * d_k)
+    return head, rest // d_k, rest % d_k
+
+
+@where_view_puts_it.mistake(
+    "head, position and feature counted from one", "an axis is counted from 0: the first head is head 0."
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(t * H * d_k + f, T * d_k)
+    return head + 1, rest // d_k + 1, rest % d_k + 1
+
+
+@where_view_puts_it.mistake(
+    "head and position counted from one", "an axis is counted from 0: the first head is head 0."
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(t * H * d_k + f, T * d_k)
+    return head + 1, rest // d_k + 1, rest % d_k
+
+
+@where_view_puts_it.mistake(
+    "the position runs on through the heads",
+    "every head counts its positions from 0: take off what the heads before it hold.",
+)
+def _(t, f, T, H, d_k):
+    n = t * H * d_k + f
+    return n // (T * d_k), n // d_k, n % d_k
+
+
+@where_view_puts_it.mistake(
+    "the feature keeps its old number",
+    "a position has d_k features, so the new number is a remainder, smaller than d_k.",
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(t * H * d_k + f, T * d_k)
+    return head, rest // d_k, f
+
+
+@where_view_puts_it.mistake(
+    "the position keeps its old number",
+    "that a number stays at its token is what this view gets wrong: count in memory.",
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(t * H * d_k + f, T * d_k)
+    return head, t, rest % d_k
+
+
+@where_view_puts_it.mistake(
+    "positions of H numbers",
+    "the last axis of (H, T, d_k) is d_k long: so many numbers does a position take, not H.",
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(t * H * d_k + f, T * d_k)
+    return head, rest // H, rest % H
+
+
+@where_view_puts_it.mistake(
+    "H and d_k have changed places",
+    "that is x.view(d_k, T, H): the number of heads is the first axis, their width the last.",
+)
+def _(t, f, T, H, d_k):
+    head, rest = divmod(t * H * d_k + f, T * H)
+    return head, rest // H, rest % H
 
 
 def _everywhere(f, T, H, d_k):
@@ -369,7 +598,9 @@ nats = Exercise(
     out_of_reach=(
         "torch.nn.functional.cross_entropy", "torch.nn.functional.nll_loss",
         "torch.nn.functional.log_softmax", "torch.log_softmax", "torch.Tensor.log_softmax",
-        "torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss", "torch.nn.LogSoftmax",
+        "torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss", "torch.nn.LogSoftmax", "torch._log_softmax",
+        "torch.nn.functional.kl_div", "torch.nn.KLDivLoss", "torch.distributions.Categorical",
+        "torch.distributions.categorical.Categorical",
         "tx.course.fitting.cross_entropy",
     ),
 )  # fmt: skip
@@ -385,6 +616,7 @@ def _(g):
     yield randn(g, 4, 3), _integers(g, 3, 4)
     yield randn(g, 2, 3, 5), _integers(g, 5, 2, 3)
     yield torch.tensor([[1000.0, 999.0, 0.0], [-1000.0, -1001.0, -999.0]]), torch.tensor([1, 0])
+    yield torch.tensor([[1000.0, 0.0, -1000.0]]), torch.tensor([2])  # p is 0 in float32
     yield raises(ValueError, randn(g, 2, 3), torch.tensor([0, 3]))
     yield raises(ValueError, randn(g, 2, 3), torch.tensor([0, -1]))
 
@@ -483,6 +715,104 @@ def _(logits, targets):
     return (1 - (-_surprise(logits, targets)).exp()).mean()  # ()
 
 
+@nats.mistake(
+    "the logarithm of a p that has become 0",
+    "softmax gives exactly 0 for a logit 2000 below, and ln 0 is −∞: stay with logits and lse.",
+)
+def _(logits, targets):
+    _check_targets(logits, targets)
+    p = logits.softmax(-1).gather(-1, targets[..., None])[..., 0]  # (...)
+    return -p.log().mean()  # ()
+
+
+def _with_floor(tiny):
+    def answer(logits, targets):
+        _check_targets(logits, targets)
+        p = logits.softmax(-1).gather(-1, targets[..., None])[..., 0]  # (...)
+        return -(p + tiny).log().mean()  # ()
+
+    return answer
+
+
+for tiny in (1e-12, 1e-10, 1e-9, 1e-8, 1e-7):
+    nats.mistake(
+        f"{tiny:g} under the logarithm",
+        "no loss can exceed its logarithm then, so the worst answers look all alike: stay with lse.",
+    )(_with_floor(tiny))
+
+
+@nats.mistake(
+    "logits cut off at a limit",
+    "beyond the limit all logits are equal; taking the largest out keeps their differences.",
+)
+def _(logits, targets):
+    _check_targets(logits, targets)
+    return _surprise(logits.clamp(-80, 80), targets).mean()  # ()
+
+
+@nats.mistake(
+    "one shift for all examples",
+    "a row far below the largest logit of all becomes ln 0: take out each row's own largest.",
+)
+def _(logits, targets):
+    _check_targets(logits, targets)
+    top = logits.max()  # ()
+    lse = top + (logits - top).exp().sum(-1).log()  # (...)
+    return (lse - logits.gather(-1, targets[..., None])[..., 0]).mean()  # ()
+
+
+@nats.mistake(
+    "divided by V as well", "only the target's term counts in a row: divide by the number of targets."
+)
+def _(logits, targets):
+    _check_targets(logits, targets)
+    return _surprise(logits, targets).mean() / logits.shape[-1]  # ()
+
+
+@nats.mistake(
+    "divided by the length of the first axis",
+    "with more leading axes there are more targets: divide by how many there are, targets.numel().",
+)
+def _(logits, targets):
+    _check_targets(logits, targets)
+    return _surprise(logits, targets).sum() / len(targets)  # ()
+
+
+@nats.mistake("the logit alone", "a logit counts against the others of its row: lse is still to be added.")
+def _(logits, targets):
+    _check_targets(logits, targets)
+    return -logits.gather(-1, targets[..., None]).mean()  # ()
+
+
+@nats.mistake(
+    "softmax twice", "lse already makes probabilities of logits: give it the logits, not probabilities."
+)
+def _(logits, targets):
+    _check_targets(logits, targets)
+    return _surprise(logits.softmax(-1), targets).mean()  # ()
+
+
+@nats.mistake(
+    "the likeliest answer in place of the target",
+    "the loss asks how likely the answer was that came, right or not.",
+)
+def _(logits, targets):
+    _check_targets(logits, targets)
+    return _surprise(logits, logits.argmax(-1)).mean()  # ()
+
+
+@nats.mistake("p itself", "that is the average probability of the targets; the surprise of p is −ln p.")
+def _(logits, targets):
+    _check_targets(logits, targets)
+    return (-_surprise(logits, targets)).exp().mean()  # ()
+
+
+@nats.mistake("the logarithm of the average p", "average the surprises: −ln first, then the mean.")
+def _(logits, targets):
+    _check_targets(logits, targets)
+    return -(-_surprise(logits, targets)).exp().mean().log()  # ()
+
+
 @nats.contract("even bets cost ln V")
 def _(f):
     expected = torch.tensor(5.0).log()  # ()
@@ -522,7 +852,7 @@ conditional_floor = Exercise(
         "entropy = -torch.xlogy(p, p).sum(-1)             # (N,)\n"
         "return (… * entropy).sum()                       # ()",
     ),
-    out_of_reach=("torch.distributions.Categorical",),
+    out_of_reach=("torch.distributions.Categorical", "torch.distributions.categorical.Categorical"),
 )  # fmt: skip
 
 
@@ -568,7 +898,8 @@ def _(counts):
 
 @conditional_floor.mistake(
     "the sum of the rows",
-    "the floor is an average: weight each entropy by the share of its row.",
+    "the floor is an average: weight each entropy by the share of its row. (It is weighted? Then (N, 1) "
+    "met (N,): every weight was multiplied with every entropy.)",
 )
 def _(counts):
     _check_counts(counts)
@@ -627,6 +958,94 @@ def _(counts):
 def _(counts):
     share = counts.sum(-1) / counts.sum()  # (N,)
     return (share * _entropy(_rows(counts))).sum()  # ()
+
+
+@conditional_floor.mistake(
+    "an empty row is 0 / 0",
+    "a row without counts has no probabilities: divide by at least 1, its share is 0 anyway.",
+)
+def _(counts):
+    _check_counts(counts)
+    share = counts.sum(-1) / counts.sum()  # (N,)
+    return (share * _entropy(counts / counts.sum(-1, keepdim=True))).sum()  # ()
+
+
+@conditional_floor.mistake(
+    "the plain mean of the rows that occurred",
+    "leaving out empty rows is right; among the others, a row that comes often counts often.",
+)
+def _(counts):
+    _check_counts(counts)
+    return _entropy(_rows(counts[counts.sum(-1) > 0])).mean()  # ()
+
+
+@conditional_floor.mistake(
+    "weighted by counts, not by shares", "weights of an average sum to one: divide by all counts."
+)
+def _(counts):
+    _check_counts(counts)
+    return (counts.sum(-1) * _entropy(_rows(counts))).sum()  # ()
+
+
+@conditional_floor.mistake(
+    "divided by the number of rows",
+    "each entropy is weighted by a count: the sum of all counts divides, not the number of rows.",
+)
+def _(counts):
+    _check_counts(counts)
+    return (counts.sum(-1) * _entropy(_rows(counts))).mean()  # ()
+
+
+@conditional_floor.mistake(
+    "weighted and averaged", "the shares sum to one already: add up, without dividing by N again."
+)
+def _(counts):
+    _check_counts(counts)
+    share = counts.sum(-1) / counts.sum()  # (N,)
+    return (share * _entropy(_rows(counts))).mean()  # ()
+
+
+@conditional_floor.mistake("one entropy a row", "the entropies of the rows are right, and not averaged yet.")
+def _(counts):
+    _check_counts(counts)
+    return _entropy(_rows(counts))  # (N,)
+
+
+@conditional_floor.mistake(
+    "the entropy of the contexts",
+    "that is how surprising the row is; asked for is how surprising the answer is, given the row.",
+)
+def _(counts):
+    _check_counts(counts)
+    return _entropy(counts.sum(-1) / counts.sum())  # ()
+
+
+@conditional_floor.mistake(
+    "what the context saves", "that is how many nats the row is worth; the floor is what remains."
+)
+def _(counts):
+    _check_counts(counts)
+    share = counts.sum(-1) / counts.sum()  # (N,)
+    return _entropy(counts.sum(0) / counts.sum()) - (share * _entropy(_rows(counts))).sum()  # ()
+
+
+@conditional_floor.mistake(
+    "one added to every count",
+    "smoothing invents answers that never came; 0 · ln 0 is 0 without it.",
+)
+def _(counts):
+    _check_counts(counts)
+    share = counts.sum(-1) / counts.sum()  # (N,)
+    return (share * _entropy(_rows(counts + 1))).sum()  # ()
+
+
+@conditional_floor.mistake(
+    "the share of wrong guesses", "how often the best guess fails is an error rate; nats come from −ln p."
+)
+def _(counts):
+    _check_counts(counts)
+    share = counts.sum(-1) / counts.sum()  # (N,)
+    return (share * (1 - _rows(counts).amax(-1))).sum()  # ()
 
 
 @conditional_floor.contract("a row that decides the answer costs nothing")
@@ -775,6 +1194,109 @@ def _(logits, targets, z_weight):
     lse, p = e.sum(-1, keepdim=True).log(), e / e.sum(-1, keepdim=True)  # (N, 1), (N, V)
     onehot = F.one_hot(targets, logits.shape[-1])  # (N, V)
     return (p * (1 + 2 * z_weight * lse) - onehot) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "the penalty is not divided by N", "the penalty stands inside the mean: 1/N multiplies it as well."
+)
+def _(logits, targets, z_weight):
+    lse, p, onehot = _parts(logits, targets)
+    return (p - onehot) / len(logits) + 2 * z_weight * lse * p  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "only the penalty is divided by N", "cross-entropy stands inside the mean: 1/N multiplies it as well."
+)
+def _(logits, targets, z_weight):
+    lse, p, onehot = _parts(logits, targets)
+    return p - onehot + 2 * z_weight * lse * p / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "the penalty is subtracted", "a penalty is added to the loss, so its slope is added, too."
+)
+def _(logits, targets, z_weight):
+    lse, p, onehot = _parts(logits, targets)
+    return (p * (1 - 2 * z_weight * lse) - onehot) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake("the penalty alone", "the slope of lse − x_y is still to be added: p − onehot.")
+def _(logits, targets, z_weight):
+    lse, p, _ = _parts(logits, targets)
+    return 2 * z_weight * lse * p / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "nothing subtracted at the targets", "the loss contains −x_y: its slope is −1 at the target."
+)
+def _(logits, targets, z_weight):
+    lse, p, _ = _parts(logits, targets)
+    return p * (1 + 2 * z_weight * lse) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "one added at the targets", "the loss contains −x_y: its slope at the target is −1, not +1."
+)
+def _(logits, targets, z_weight):
+    lse, p, onehot = _parts(logits, targets)
+    return (p * (1 + 2 * z_weight * lse) + onehot) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "the square is still there", "the slope of u² is 2u: after the derivative lse stands alone."
+)
+def _(logits, targets, z_weight):
+    lse, p, onehot = _parts(logits, targets)
+    return (p * (1 + 2 * z_weight * lse**2) - onehot) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake("divided by V", "the mean runs over the N examples: V is the number of answers.")
+def _(logits, targets, z_weight):
+    lse, p, onehot = _parts(logits, targets)
+    return (p * (1 + 2 * z_weight * lse) - onehot) / logits.shape[-1]  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "p (1 − p) as the slope of lse",
+    "p (1 − p) is how a probability follows its own logit; the slope of lse is p itself.",
+)
+def _(logits, targets, z_weight):
+    lse, p, onehot = _parts(logits, targets)
+    return (p - onehot + 2 * z_weight * lse * p * (1 - p)) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "one lse for all rows", "each example is penalised for its own lse, (N, 1): no mean before the square."
+)
+def _(logits, targets, z_weight):
+    lse, p, onehot = _parts(logits, targets)
+    return (p * (1 + 2 * z_weight * lse.mean()) - onehot) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "softmax over the examples", "p sums to one along the V answers of a row, the last axis."
+)
+def _(logits, targets, z_weight):
+    lse, _, onehot = _parts(logits, targets)
+    return (logits.softmax(0) * (1 + 2 * z_weight * lse) - onehot) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "one_hot guesses V",
+    "without its second argument, F.one_hot takes the largest target for the last answer.",
+)
+def _(logits, targets, z_weight):
+    lse, p, _ = _parts(logits, targets)
+    return (p * (1 + 2 * z_weight * lse) - F.one_hot(targets)) / len(logits)  # (N, V)
+
+
+@z_loss_gradient.mistake(
+    "the loss itself", "asked for is how the loss changes with every logit: (N, V) slopes."
+)
+def _(logits, targets, z_weight):
+    lse = logits.logsumexp(-1)  # (N,)
+    right = logits.gather(-1, targets[:, None])[:, 0]  # (N,)
+    return (lse - right + z_weight * lse.square()).mean()  # ()
 
 
 _LOGITS = torch.tensor([[1.0, 0.0, -1.0, 0.5], [0.0, 2.0, 1.0, -0.5]], dtype=torch.float64)  # (N, V)
