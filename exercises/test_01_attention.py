@@ -18,6 +18,19 @@ def away_from_zero(shape_k, shape_v):
     return randn(g, *shape_k), 10 + randn(g, *shape_v)
 
 
+def within_range(name, read, v):
+    """What was read, (..., T, d_v) or (d_v,), lies between the values v (S, d_v), feature by feature."""
+    low, high = v.amin(0), v.amax(0)  # (d_v,), (d_v,)
+    if read.shape[-1:] != v.shape[-1:]:
+        width, got = f"as wide as a value, {v.shape[-1]}", f"shape {tuple(read.shape)}"
+        raise contracts.ContractBroken(name, "the last axis", width, got)
+    outside = (~((read >= low - 1e-4) & (read <= high + 1e-4))).nonzero()  # (N, axes)
+    if len(outside):
+        at = tuple(outside[0].tolist())
+        between = f"between {low[at[-1]]:.4g} and {high[at[-1]]:.4g}"
+        raise contracts.ContractBroken(name, f"index {at}", between, f"{read[at]:.4g}")
+
+
 # ── soft_lookup ──────────────────────────────────────────────────────────────────────────────────
 
 soft_lookup = Exercise(
@@ -104,31 +117,77 @@ def _(q, k, v):
     return (k @ q).softmax(dim=0)[:, None] * v  # (S, d_v)
 
 
-def by_rows(f):
-    """One query at a time as `attend(q, k, v)` of one batch row and one head."""
+@soft_lookup.mistake("the weights themselves", "the weights are right; the blend of the values is to come.")
+def _(q, k, v):
+    return (k @ q).softmax(dim=0)  # (S,)
 
-    def attend(q, k, v):
-        rows = [f(one, k[0, 0], v[0, 0]) for one in q[0, 0]]  # (d_v,)
-        return torch.stack(rows)[None, None]  # (B, H, T, d_v)
 
-    return attend
+@soft_lookup.mistake("the scores themselves", "scores are step one; weights and the blend follow.")
+def _(q, k, v):
+    return k @ q  # (S,)
+
+
+@soft_lookup.mistake(
+    "the mean of the weighted values",
+    "the weights sum to one already, so adding up is the average: a mean divides by S once more.",
+)
+def _(q, k, v):
+    return ((k @ q).softmax(dim=0)[:, None] * v).mean(dim=0)  # (d_v,)
+
+
+@soft_lookup.mistake(
+    "not divided by the sum", "exp makes every share positive; divided by their sum they add up to one."
+)
+def _(q, k, v):
+    return (k @ q).exp() @ v  # (d_v,)
+
+
+@soft_lookup.mistake(
+    "every weight is one",
+    "the softmax ran along an axis of length one, where nothing competes: it belongs on the keys.",
+)
+def _(q, k, v):
+    return v.sum(dim=0)  # (d_v,)
+
+
+@soft_lookup.mistake(
+    "each key by itself", "a sigmoid does not know the other keys, so the weights do not sum to one."
+)
+def _(q, k, v):
+    return (k @ q).sigmoid() @ v  # (d_v,)
+
+
+@soft_lookup.mistake("softmax twice", "weights are not scores: a second softmax makes them nearly even.")
+def _(q, k, v):
+    return (k @ q).softmax(dim=0).softmax(dim=0) @ v  # (d_v,)
+
+
+@soft_lookup.mistake(
+    "summed over the features",
+    "the blend adds up over the S keys and keeps the d_v features of a value.",
+)
+def _(q, k, v):
+    return ((k @ q).softmax(dim=0)[:, None] * v).sum(dim=1)  # (S,)
 
 
 @soft_lookup.contract("a single key gives its own value")
 def _(f):
-    contracts.one_token_is_its_value(by_rows(f), torch.tensor([[[[1.0, 3.0, -2.0]]]]))
+    v = torch.tensor([[1.0, 3.0, -2.0]])  # (S, d_v)
+    got = f(torch.tensor([-1.0, 2.0]), torch.tensor([[0.5, 1.0]]), v)  # (d_v,)
+    contracts.same("a single key gives its own value", got, v[0])
 
 
 @soft_lookup.contract("the blend stays within the range of the values")
 def _(f):
-    k, v = away_from_zero((1, 1, 4, 3), (1, 1, 4, 2))
-    contracts.convexity(by_rows(f), k[:, :, :2], k, v)
+    k, v = away_from_zero((4, 3), (4, 2))  # (S, d_k), (S, d_v)
+    within_range("the blend stays within the range of the values", f(k[0], k, v), v)
 
 
 @soft_lookup.contract("the order of the keys does not matter")
 def _(f):
-    k, v = away_from_zero((1, 1, 4, 3), (1, 1, 4, 2))
-    contracts.keys_are_a_set(by_rows(f), k[:, :, :2], k, v)
+    k, v = away_from_zero((4, 3), (4, 2))  # (S, d_k), (S, d_v)
+    turned = f(k[0], k.roll(1, 0), v.roll(1, 0))  # (d_v,)
+    contracts.same("the order of the keys does not matter", turned, f(k[0], k, v))
 
 
 # ── sharpen ──────────────────────────────────────────────────────────────────────────────────────
@@ -156,7 +215,7 @@ def _(g):
     yield torch.tensor([[2.0, 2.0, 1.0], [0.0, -1.0, -1.0]]), 0.0
     yield randn(g, 3, 4), 2.0
     yield randn(g, 2, 3, 5), 0.1
-    yield torch.tensor([0.5, 0.500001, 0.0]), 0
+    yield torch.tensor([1e-20, 0.0, -1.0]), 0  # the larger one takes all, however little larger
     yield 1000 * randn(g, 2, 4), 0.01
     yield 0.05 * randn(g, 2, 5), 0.03
     yield raises(ValueError, torch.tensor([1.0, 0.0]), -1.0)
@@ -184,9 +243,12 @@ def _variant(at_zero, above, refuse=True):
     return answer
 
 
-def _shared(scores):
-    best = (scores == scores.amax(dim=-1, keepdim=True)).to(scores.dtype)  # (..., S)
+def _equal_shares(best):
     return best / best.sum(dim=-1, keepdim=True)  # (..., S)
+
+
+def _shared(scores):
+    return _equal_shares(scores == scores.amax(dim=-1, keepdim=True))  # (..., S)
 
 
 def _divided(scores, temperature):
@@ -220,13 +282,56 @@ sharpen.mistake(
 
 sharpen.mistake(
     "a small number instead of 0",
-    "at τ = 1e-6, scores that differ by a millionth still share; the limit gives all to the larger.",
+    "at any τ above 0, scores that differ by less than τ share; the limit gives all to the larger.",
 )(_variant(lambda s: (s / 1e-6).softmax(dim=-1), _divided))
 
 sharpen.mistake(
     "temperature 0 gives the average",
     "that is the limit at the other end: very large temperatures give equal weights.",
 )(_variant(lambda s: torch.full_like(s, 1 / s.shape[-1]), _divided))
+
+sharpen.mistake(
+    "the plain softmax at temperature 0",
+    "that is τ = 1; the limit towards 0 leaves nothing to any but the largest.",
+)(_variant(lambda s: s.softmax(dim=-1), _divided))
+
+sharpen.mistake(
+    "the largest of the whole tensor at temperature 0",
+    "every row has its own largest score: amax over the last axis, with keepdim=True.",
+)(_variant(lambda s: _equal_shares(s == s.max()), _divided))
+
+sharpen.mistake(
+    "shared among the winners of all rows",
+    "the winners are right; each row is divided by its own number of them, along the last axis.",
+)(_variant(lambda s: (s == s.amax(-1, keepdim=True)) / (s == s.amax(-1, keepdim=True)).sum(), _divided))
+
+sharpen.mistake(
+    "True and False at temperature 0",
+    "which entries win is right; as weights they are numbers, and the winners of a row share one.",
+)(_variant(lambda s: s == s.amax(dim=-1, keepdim=True), _divided))
+
+sharpen.mistake(
+    "zeros and ones as whole numbers",
+    "one_hot gives integers and names a single winner; weights are floats, and equal scores share.",
+)(_variant(lambda s: torch.nn.functional.one_hot(s.argmax(-1), s.shape[-1]), _divided))
+
+sharpen.mistake(
+    "the temperature is ignored", "every τ above 0 gives the same weights: divide the scores by it."
+)(_variant(_shared, lambda s, t: s.softmax(dim=-1)))
+
+sharpen.mistake("divided by the root of the temperature", "the scores are divided by τ itself.")(
+    _variant(_shared, lambda s, t: (s / t**0.5).softmax(dim=-1))
+)
+
+sharpen.mistake(
+    "powers of the weights, not divided by their sum",
+    "p to the power 1/τ has the right proportions; each row still has to sum to one.",
+)(_variant(_shared, lambda s, t: s.softmax(dim=-1) ** (1 / t)))
+
+sharpen.mistake(
+    "exp overflows",
+    "scores / 0.01 are large: softmax takes each row's largest out before its exp.",
+)(_variant(_shared, lambda s, t: _normal((s / t).exp())))
 
 sharpen.mistake(
     "a negative temperature is let through",
@@ -270,7 +375,8 @@ stable_softmax = Exercise(
     ),
     out_of_reach=(
         "tx.softmax", "torch.softmax", "torch.log_softmax", "torch.nn.functional.softmin",
-        "torch.nn.Softmax", "torch.nn.functional.gumbel_softmax",
+        "torch.nn.Softmax", "torch.nn.LogSoftmax", "torch.nn.functional.gumbel_softmax",
+        "torch._softmax", "torch._log_softmax",
     ),
 )  # fmt: skip
 
@@ -279,10 +385,11 @@ stable_softmax = Exercise(
 def _(g):
     yield (torch.tensor([[1.0, 2.0, 3.0]]),)
     yield (randn(g, 2, 3),)
+    yield (randn(g, 3, 3),)
     yield (torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0]]),)
+    yield (torch.tensor([[300.0, 0.0, -300.0]]),)
     yield (torch.tensor([0.0, -math.inf, 1.0]),)
     yield (3 * randn(g, 2, 4, 5),)
-    yield (torch.tensor([[300.0, 0.0, -300.0]]),)
 
 
 @stable_softmax.reference
@@ -309,7 +416,7 @@ def _(scores):
 
 @stable_softmax.mistake(
     "the mean subtracted",
-    "the softmax stays the same, but the largest exponent is not 0: a wide row overflows still.",
+    "the largest exponent is not 0, so a wide row overflows still; and with a −inf in it, so is the mean.",
 )
 def _(scores):
     return _normal((scores - scores.mean(dim=-1, keepdim=True)).exp())  # (..., S)
@@ -317,7 +424,7 @@ def _(scores):
 
 @stable_softmax.mistake(
     "the minimum subtracted",
-    "now every exponent is positive, and the largest is as large as the row is wide.",
+    "now the largest exponent is as large as the row is wide, and with a −inf in it the minimum is −inf.",
 )
 def _(scores):
     return _normal((scores - scores.amin(dim=-1, keepdim=True)).exp())  # (..., S)
@@ -358,6 +465,82 @@ def _(scores):
 @stable_softmax.mistake("not divided", "the exponentials are positive, and do not sum to one yet.")
 def _(scores):
     return (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (..., S)
+
+
+@stable_softmax.mistake(
+    "the largest of each column subtracted",
+    "what is subtracted has to be the same along a row: the row's own largest, (…, 1).",
+)
+def _(scores):
+    return _normal((scores - scores.amax(dim=0, keepdim=True)).exp())  # (..., S)
+
+
+@stable_softmax.mistake(
+    "summed over the first axis",
+    "the largest is each row's own; the sum has to run along the same axis, the last.",
+)
+def _(scores):
+    e = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (..., S)
+    return e / e.sum(dim=0, keepdim=True)  # (..., S)
+
+
+@stable_softmax.mistake(
+    "divided by the largest score",
+    "division changes the differences, and softmax depends on nothing else: subtract.",
+)
+def _(scores):
+    return _normal((scores / scores.amax(dim=-1, keepdim=True)).exp())  # (..., S)
+
+
+@stable_softmax.mistake(
+    "the largest absolute score subtracted",
+    "in a row of −1000 and −1001 that leaves exp(−2000) = 0, and 0 / 0: take the largest, sign included.",
+)
+def _(scores):
+    return _normal((scores - scores.abs().amax(dim=-1, keepdim=True)).exp())  # (..., S)
+
+
+@stable_softmax.mistake(
+    "the largest added", "what is subtracted in every exponent cancels; here the exponents have doubled."
+)
+def _(scores):
+    return _normal((scores + scores.amax(dim=-1, keepdim=True)).exp())  # (..., S)
+
+
+@stable_softmax.mistake(
+    "the scores themselves divided", "the largest is subtracted, exp is missing: shares must be positive."
+)
+def _(scores):
+    return _normal(scores - scores.amax(dim=-1, keepdim=True))  # (..., S)
+
+
+@stable_softmax.mistake(
+    "−inf replaced by 0", "−inf means weight 0; a score of 0 is a score like any other, and gets a share."
+)
+def _(scores):
+    return torch.softmax(scores.masked_fill(scores.isinf(), 0.0), dim=-1)  # (..., S)
+
+
+@stable_softmax.mistake("the logarithm of the weights", "log-softmax: its exp are the weights.")
+def _(scores):
+    return torch.log_softmax(scores, dim=-1)  # (..., S)
+
+
+@stable_softmax.mistake(
+    "one added to the sum", "the row then sums to less than one: only its own exponentials divide."
+)
+def _(scores):
+    e = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (..., S)
+    return e / (1 + e.sum(dim=-1, keepdim=True))  # (..., S)
+
+
+@stable_softmax.mistake(
+    "the sums of the rows lie on the columns",
+    "without keepdim=True a sum (…,) is lined up with the keys: row t needs the sum of row t.",
+)
+def _(scores):
+    e = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (..., S)
+    return e / e.sum(dim=-1)
 
 
 @stable_softmax.contract("every row of weights sums to one")
@@ -425,7 +608,11 @@ def _(q, k, v):
     return _formula(q, k, v, scale=1.0)  # (..., T, d_v)
 
 
-@attend.mistake("divided by d_k", "it is the standard deviation of a score that is √d_k, not d_k.")
+@attend.mistake(
+    "divided by d_k",
+    "it is the standard deviation of a score that is √d_k, not d_k. (Or were both q and the scores "
+    "divided by √d_k? Once is enough.)",
+)
 def _(q, k, v):
     return _formula(q, k, v, scale=1 / q.shape[-1])  # (..., T, d_v)
 
@@ -490,21 +677,100 @@ def _(q, k, v):
     return _formula(q, k, v, weigh=lambda s, dim: s)  # (..., T, d_v)
 
 
+@attend.mistake(
+    "the keys reshaped, not transposed",
+    "reshape gives the right shape with the numbers in reading order; transpose turns rows into columns.",
+)
+def _(q, k, v):
+    _formula(q, k, v)  # refuses what has to be refused
+    turned = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2])  # (..., d_k, S)
+    return (q @ turned * q.shape[-1] ** -0.5).softmax(-1) @ v  # (..., T, d_v)
+
+
+@attend.mistake(
+    "divided by the root of the number of queries",
+    "a score sums over the width d_k, the last axis of q; the number of queries has no part in it.",
+)
+def _(q, k, v):
+    return _formula(q, k, v, scale=q.shape[-2] ** -0.5)  # (..., T, d_v)
+
+
+@attend.mistake(
+    "the width read from axis 1",
+    "axis 1 is the width only for two axes: counted from the right it is always the last.",
+)
+def _(q, k, v):
+    return _formula(q, k, v, scale=q.shape[1] ** -0.5)  # (..., T, d_v)
+
+
+@attend.mistake(
+    "softmax over axis 0", "axis 0 are the queries, or the batch: every query shares out among its keys."
+)
+def _(q, k, v):
+    return _formula(q, k, v, dim=0)  # (..., T, d_v)
+
+
+@attend.mistake(
+    "softmax over everything", "every query has its own row of weights: all rows are not one softmax."
+)
+def _(q, k, v):
+    return _formula(q, k, v, weigh=lambda s, dim: s.flatten().softmax(0).view(s.shape))  # (..., T, d_v)
+
+
+@attend.mistake(
+    "a causal mask",
+    "no query was to be kept from later keys: masks come in chapter 3, and not every attention has one.",
+)
+def _(q, k, v):
+    def weigh(s, dim):
+        return s.masked_fill(~torch.ones_like(s, dtype=torch.bool).tril(), -math.inf).softmax(dim)
+
+    return _formula(q, k, v, weigh=weigh)  # (..., T, d_v)
+
+
+@attend.mistake(
+    "output and weights as a pair", "the output is right; the weights are not asked for: return one tensor."
+)
+def _(q, k, v):
+    out = _formula(q, k, v)  # (..., T, d_v)
+    return out, (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)  # …, (..., T, S)
+
+
+@attend.mistake("the weights themselves", "the weights are right; @ v is what each query reads.")
+def _(q, k, v):
+    _formula(q, k, v)  # refuses what has to be refused
+    return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)  # (..., T, S)
+
+
+@attend.mistake(
+    "the keys are read, not the values", "the weights come from the keys, and what they blend is v."
+)
+def _(q, k, v):
+    _formula(q, k, v)  # refuses what has to be refused
+    return _formula(q, k, k)  # (..., T, d_k)
+
+
+@attend.mistake("softmax twice", "weights are not scores: a second softmax makes them nearly even.")
+def _(q, k, v):
+    return _formula(q, k, v, weigh=lambda s, dim: s.softmax(dim).softmax(dim))  # (..., T, d_v)
+
+
 @attend.contract("a single key gives its own value")
 def _(f):
-    contracts.one_token_is_its_value(f, torch.tensor([[[[1.0, 3.0, -2.0]]]]))
+    contracts.one_token_is_its_value(f, torch.tensor([[1.0, 3.0, -2.0]]))
 
 
 @attend.contract("a read-out stays within the range of the values")
 def _(f):
-    k, v = away_from_zero((1, 2, 4, 3), (1, 2, 4, 2))
-    contracts.convexity(f, k[:, :, :3], k, v)
+    k, v = away_from_zero((4, 3), (4, 2))  # (S, d_k), (S, d_v)
+    within_range("a read-out stays within the range of the values", f(k[:3], k, v), v)
 
 
 @attend.contract("the order of the keys does not matter")
 def _(f):
-    k, v = away_from_zero((1, 2, 4, 3), (1, 2, 4, 2))
-    contracts.keys_are_a_set(f, k[:, :, :3], k, v)
+    k, v = away_from_zero((4, 3), (4, 2))  # (S, d_k), (S, d_v)
+    turned = f(k[:3], k.roll(1, 0), v.roll(1, 0))  # (T, d_v)
+    contracts.same("the order of the keys does not matter", turned, f(k[:3], k, v))
 
 
 @attend.contract("batch rows are independent")
@@ -527,6 +793,7 @@ effective_keys = Exercise(
         "the last axis;  3. e to that power. torch.special.entr gives the terms, zeros included.",
         "terms = torch.special.entr(weights)  # (…, S)\nreturn …  # (…)",
     ),
+    out_of_reach=("torch.distributions.Categorical", "torch.distributions.categorical.Categorical"),
 )  # fmt: skip
 
 
@@ -585,11 +852,70 @@ def _(weights):
     return 1 / weights.square().sum(dim=-1)  # (...)
 
 
-@effective_keys.mistake(
-    "keys with any weight", "a key with a weight of 0.001 counts as a whole one here."
-)
+@effective_keys.mistake("keys with any weight", "a key with a weight of 0.001 counts as a whole one here.")
 def _(weights):
     return (weights > 0).sum(dim=-1).to(weights.dtype)  # (...)
+
+
+@effective_keys.mistake(
+    "keys with any weight, counted", "a key with a weight of 0.001 counts as a whole one here."
+)
+def _(weights):
+    return (weights > 0).sum(dim=-1)  # (...)
+
+
+@effective_keys.mistake(
+    "one over the largest weight",
+    "that looks at the winner alone; the entropy also sees how the rest is spread.",
+)
+def _(weights):
+    return 1 / weights.amax(dim=-1)  # (...)
+
+
+@effective_keys.mistake(
+    "NaN replaced after the sum",
+    "one zero weight makes the sum of its row NaN: the terms have to be repaired, before they are added.",
+)
+def _(weights):
+    return (-(weights * weights.log()).sum(dim=-1)).nan_to_num(0.0).exp()  # (...)
+
+
+@effective_keys.mistake("exp of every term", "the terms are added first: e to their sum.")
+def _(weights):
+    return torch.special.entr(weights).exp().sum(dim=-1)  # (...)
+
+
+@effective_keys.mistake(
+    "the entropy of all rows together", "each query has its own number: sum over the last axis alone."
+)
+def _(weights):
+    return torch.special.entr(weights).sum().exp()  # ()
+
+
+@effective_keys.mistake("e to the average entropy", "each query has its own number: no mean over the rows.")
+def _(weights):
+    return torch.special.entr(weights).sum(dim=-1).mean().exp()  # ()
+
+
+@effective_keys.mistake(
+    "summed over the queries", "a row belongs to one query: the sum runs over its keys, the last axis."
+)
+def _(weights):
+    return torch.special.entr(weights).sum(dim=0).exp()
+
+
+@effective_keys.mistake(
+    "a softmax of the weights", "the rows sum to one already: they are weights, not scores."
+)
+def _(weights):
+    return torch.special.entr(weights.softmax(dim=-1)).sum(dim=-1).exp()  # (...)
+
+
+@effective_keys.mistake(
+    "a share of the largest entropy", "divided by ln S, the entropy is between 0 and 1 and no longer in nats."
+)
+def _(weights):
+    return (torch.special.entr(weights).sum(dim=-1) / math.log(weights.shape[-1])).exp()  # (...)
 
 
 @effective_keys.mistake("one number for all rows", "each query has its own number: sum over the last axis.")
@@ -703,27 +1029,79 @@ def _(q, k, v):
     return _formula(q, k, v, scale=1.0)  # (B, T, d_v)
 
 
-def _one_head(f):
-    """f on (B, T, d) as `attend` on (B, 1, T, d)."""
-    return lambda q, k, v: f(q[:, 0], k[:, 0], v[:, 0])[:, None]
+@batched_attention.mistake(
+    "the scale is taken from the values", "a score sums over d_k, the width of q and k; v has its own, d_v."
+)
+def _(q, k, v):
+    return _formula(q, k, v, scale=v.shape[-1] ** -0.5)  # (B, T, d_v)
+
+
+@batched_attention.mistake(
+    "the root is gone", "the right width, and the power was −0.5: divide by √d_k, not by d_k."
+)
+def _(q, k, v):
+    return _formula(q, k, v, scale=1 / q.shape[-1])  # (B, T, d_v)
+
+
+@batched_attention.mistake("multiplied by √d_k", "the power was −0.5: the scale makes the scores smaller.")
+def _(q, k, v):
+    return _formula(q, k, v, scale=q.shape[-1] ** 0.5)  # (B, T, d_v)
+
+
+@batched_attention.mistake(
+    "the keys viewed, not transposed",
+    "view gives the right shape with the numbers in reading order; the transpose was right already.",
+)
+def _(q, k, v):
+    turned = k.reshape(k.shape[0], k.shape[2], k.shape[1])  # (B, d_k, S)
+    return (q @ turned * q.shape[-1] ** -0.5).softmax(-1) @ v  # (B, T, d_v)
+
+
+@batched_attention.mistake(
+    "the softmax is right, the scale is taken from the whole of q",
+    "numel counts batch and queries too; a score sums over d_k, the last axis.",
+)
+def _(q, k, v):
+    return _formula(q, k, v, scale=q.numel() ** -0.5)  # (B, T, d_v)
+
+
+@batched_attention.mistake("softmax over everything", "every query of every text has its own row of weights.")
+def _(q, k, v):
+    return _formula(q, k, v, weigh=lambda s, dim: s.flatten().softmax(0).view(s.shape))  # (B, T, d_v)
+
+
+@batched_attention.mistake(
+    "shared out along both axes", "one softmax, over the keys: the one over the queries goes."
+)
+def _(q, k, v):
+    return _formula(q, k, v, weigh=lambda s, dim: s.softmax(1).softmax(2))  # (B, T, d_v)
+
+
+@batched_attention.mistake(
+    "the texts see each other",
+    "the batch was flattened into one long text; every text has its own keys.",
+)
+def _(q, k, v):
+    flat = _formula(*(x.reshape(-1, x.shape[-1]) for x in (q, k, v)))  # (B*T, d_v)
+    return flat.reshape(*q.shape[:-1], v.shape[-1])  # (B, T, d_v)
 
 
 @batched_attention.contract("a single key gives its own value")
 def _(f):
-    contracts.one_token_is_its_value(_one_head(f), torch.tensor([[[[1.0, 3.0, -2.0]]]]))
+    contracts.one_token_is_its_value(f, torch.tensor([[[1.0, 3.0, -2.0]]]))
 
 
 @batched_attention.contract("a read-out stays within the range of the values")
 def _(f):
-    k, v = away_from_zero((2, 1, 5, 3), (2, 1, 5, 4))
-    contracts.convexity(_one_head(f), k[:, :, :2], k, v)
+    k, v = away_from_zero((1, 5, 3), (1, 5, 4))  # (B, S, d_k), (B, S, d_v)
+    within_range("a read-out stays within the range of the values", f(k[:, :2], k, v), v[0])
 
 
 @batched_attention.contract("a query reads the same whoever else asks")
 def _(f):
-    k, v = away_from_zero((1, 1, 5, 3), (1, 1, 5, 4))
-    whole = f(k[0, :, :4], k[0], v[0])  # (B, T, d_v)
-    alone = f(k[0, :, :1], k[0], v[0])  # (B, 1, d_v)
+    k, v = away_from_zero((1, 5, 3), (1, 5, 4))  # (B, S, d_k), (B, S, d_v)
+    whole = f(k[:, :4], k, v)  # (B, T, d_v)
+    alone = f(k[:, :1], k, v)  # (B, 1, d_v)
     contracts.same("a query reads the same whoever else asks", whole[:, :1], alone)
 
 
@@ -749,6 +1127,7 @@ count_flops = Exercise(
 def _(g):
     yield 1, 1, 1, 1
     yield 2, 3, 4, 5
+    yield 3, 2, 7, 5
     yield 128, 128, 64, 64
     yield 1, 4096, 64, 64
     for _ in range(3):
@@ -789,16 +1168,12 @@ def _(T, S, d_k, d_v):
     return 2 * T * T * (d_k + d_v)
 
 
-@count_flops.mistake(
-    "sizes added instead of multiplied", "every query meets every key, so T and S multiply."
-)
+@count_flops.mistake("sizes added instead of multiplied", "every query meets every key, so T and S multiply.")
 def _(T, S, d_k, d_v):
     return 2 * (T + S) * (d_k + d_v)
 
 
-@count_flops.mistake(
-    "widths multiplied", "the two products happen one after the other: their costs add."
-)
+@count_flops.mistake("widths multiplied", "the two products happen one after the other: their costs add.")
 def _(T, S, d_k, d_v):
     return 2 * T * S * d_k * d_v
 
@@ -809,6 +1184,71 @@ def _(T, S, d_k, d_v):
 )
 def _(T, S, d_k, d_v):
     return T * S * (2 * d_k - 1) + T * d_v * (2 * S - 1)
+
+
+@count_flops.mistake(
+    "keys as wide as values", "the first product has the width of the keys, d_k, which may differ."
+)
+def _(T, S, d_k, d_v):
+    return 4 * T * S * d_v
+
+
+@count_flops.mistake(
+    "as many queries as keys", "T queries meet S keys: T · S pairs, S² only in self-attention."
+)
+def _(T, S, d_k, d_v):
+    return 2 * S * S * (d_k + d_v)
+
+
+@count_flops.mistake("the larger product alone", "the two products are two costs: they add.")
+def _(T, S, d_k, d_v):
+    return 2 * T * S * max(d_k, d_v)
+
+
+for extra in range(1, 7):
+    count_flops.mistake(
+        f"{extra} more for every weight",
+        "softmax or scale was counted as well: the count here, like PyTorch's, is of the two products.",
+    )(lambda T, S, d_k, d_v, extra=extra: 2 * T * S * (d_k + d_v) + extra * T * S)
+
+
+@count_flops.mistake("twice the scores only", "the read-out's multiply-adds are two operations each, too.")
+def _(T, S, d_k, d_v):
+    return T * S * (2 * d_k + d_v)
+
+
+@count_flops.mistake("twice the read-out only", "the scores' multiply-adds are two operations each, too.")
+def _(T, S, d_k, d_v):
+    return T * S * (d_k + 2 * d_v)
+
+
+@count_flops.mistake(
+    "every product counted as its result",
+    "T · S and T · d_v numbers come out; each of them is a sum of d_k or S products.",
+)
+def _(T, S, d_k, d_v):
+    return T * S + T * d_v
+
+
+@count_flops.mistake(
+    "the read-out sums over d_k",
+    "weights (T, S) times V (S, d_v): each number that is read sums over the S keys.",
+)
+def _(T, S, d_k, d_v):
+    return 2 * T * S * d_k + 2 * T * d_k * d_v
+
+
+@count_flops.mistake(
+    "four for every pair and width",
+    "the factor 2 stands for a multiply-add once: not for each product again.",
+)
+def _(T, S, d_k, d_v):
+    return 4 * T * S * (d_k + d_v)
+
+
+@count_flops.mistake("two numbers", "one number is asked for: the costs of the two products, added.")
+def _(T, S, d_k, d_v):
+    return 2 * T * S * d_k, 2 * T * S * d_v
 
 
 @count_flops.contract("twice the queries and keys, four times the work")
@@ -842,8 +1282,11 @@ attention_backward = Exercise(
     ),
     out_of_reach=(
         "torch.autograd.grad", "torch.autograd.backward", "torch.Tensor.backward",
-        "torch.func.vjp", "torch.func.grad", "torch.func.jacrev", "torch.autograd.functional.vjp",
+        "torch.func.vjp", "torch.func.grad", "torch.func.jacrev", "torch.func.jacfwd",
+        "torch.autograd.functional.vjp", "torch.autograd.functional.jacobian",
+        "torch._softmax_backward_data",
     ),
+    parts=("gradient of q", "gradient of k", "gradient of v"),
 )  # fmt: skip
 
 
@@ -861,10 +1304,10 @@ def _through(w, g):
     return w * (g - (w * g).sum(-1, keepdim=True))  # (..., T, S)
 
 
-def _backward(q, k, v, grad, q_scale=None, k_scale=None, through=_through):
-    """All gradients by hand; the scale of each and the softmax's rule can be exchanged."""
+def _backward(q, k, v, grad, q_scale=None, k_scale=None, through=_through, forward=None, dim=-1):
+    """All gradients by hand; the scales, the softmax's axis and its rule can be exchanged."""
     scale = q.shape[-1] ** -0.5
-    w = (q @ k.transpose(-2, -1) * scale).softmax(-1)  # (..., T, S)
+    w = (q @ k.transpose(-2, -1) * (scale if forward is None else forward)).softmax(dim)  # (..., T, S)
     g = grad @ v.transpose(-2, -1)  # (..., T, S)
     d = through(w, g)  # (..., T, S)
     dq = d @ k * (scale if q_scale is None else q_scale)  # (..., T, d_k)
@@ -949,6 +1392,118 @@ def _(q, k, v, grad):
 def _(q, k, v, grad):
     dq, dk, dv = _backward(q, k, v, grad)
     return dk, dq, dv
+
+
+@attention_backward.mistake(
+    "the scale twice on the way back",
+    "the scale stands once in the scores, so it comes back once: 1/√d_k, not 1/d_k.",
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, q_scale=1 / q.shape[-1], k_scale=1 / q.shape[-1])
+
+
+@attention_backward.mistake(
+    "the scale twice for the keys", "if q was scaled before, its scale is in dk already: once is enough."
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, k_scale=1 / q.shape[-1])
+
+
+@attention_backward.mistake(
+    "no scale on the way forward",
+    "the weights are those of the scaled scores: they have to be the ones that attention used.",
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, forward=1.0)
+
+
+@attention_backward.mistake(
+    "no scale at all", "softmax(q kᵀ / √d_k): the scale makes the weights, and it comes back with dq and dk."
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, forward=1.0, q_scale=1.0, k_scale=1.0)
+
+
+@attention_backward.mistake(
+    "the scale from the width of the values", "a score sums over d_k; v has a width of its own."
+)
+def _(q, k, v, grad):
+    scale = v.shape[-1] ** -0.5
+    return _backward(q, k, v, grad, forward=scale, q_scale=scale, k_scale=scale)
+
+
+@attention_backward.mistake(
+    "the sum without the weights",
+    "what is subtracted is Σ w g, the average under the weights; Σ g counts every key the same.",
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, through=lambda w, g: w * (g - g.sum(-1, keepdim=True)))
+
+
+@attention_backward.mistake(
+    "the average is added", "raising one score lowers the other weights: Σ w g is subtracted."
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, through=lambda w, g: w * (g + (w * g).sum(-1, keepdim=True)))
+
+
+@attention_backward.mistake(
+    "the weight in front is missing",
+    "w (g − Σ w g): a key that is hardly read hardly moves anything, so its weight stands in front.",
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, through=lambda w, g: g - (w * g).sum(-1, keepdim=True))
+
+
+@attention_backward.mistake(
+    "the rule of log_softmax", "g − w Σ g belongs to log-softmax; the softmax's rule is w (g − Σ w g)."
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, through=lambda w, g: g - w * g.sum(-1, keepdim=True))
+
+
+@attention_backward.mistake(
+    "softmax over the queries", "the weights of a query sum to one along the keys, the last axis."
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad, dim=-2)
+
+
+@attention_backward.mistake(
+    "the arriving gradient is left out", "these are the gradients of the plain sum: grad weighs every output."
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, torch.ones_like(grad))
+
+
+@attention_backward.mistake(
+    "the order v, q, k", "the gradients are right; the order of the answer is that of the arguments: q, k, v."
+)
+def _(q, k, v, grad):
+    dq, dk, dv = _backward(q, k, v, grad)
+    return dv, dq, dk
+
+
+@attention_backward.mistake(
+    "the order v, k, q", "the gradients are right; the order of the answer is that of the arguments: q, k, v."
+)
+def _(q, k, v, grad):
+    return _backward(q, k, v, grad)[::-1]
+
+
+@attention_backward.mistake("all signs turned", "that is the step downhill; a gradient points uphill.")
+def _(q, k, v, grad):
+    return tuple(-x for x in _backward(q, k, v, grad))
+
+
+@attention_backward.mistake(
+    "exp overflows", "the scores may be large on the way back, too: use a softmax that takes the largest out."
+)
+def _(q, k, v, grad):
+    scale = q.shape[-1] ** -0.5
+    w = _normal((q @ k.transpose(-2, -1) * scale).exp())  # (..., T, S)
+    d = _through(w, grad @ v.transpose(-2, -1))  # (..., T, S)
+    return d @ k * scale, d.transpose(-2, -1) @ q * scale, w.transpose(-2, -1) @ grad
 
 
 @attention_backward.contract("the gradients of the keys sum to zero")
