@@ -20,7 +20,7 @@ import grading_course as course  # noqa: E402
 from tx.course import contracts  # noqa: E402
 from tx.course.grading import live, plugin, proof, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
-from tx.course.grading.compare import compare  # noqa: E402
+from tx.course.grading.comparing import compare  # noqa: E402
 from tx.course.grading.impl import Gone, InProcess, TimedOut, time_limit  # noqa: E402
 from tx.course.grading.notebook import Notebook, Unreadable, fingerprint, without_magics  # noqa: E402
 from tx.course.grading.progress import Progress  # noqa: E402

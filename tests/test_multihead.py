@@ -72,8 +72,8 @@ def test_the_output_projection_is_a_sum_over_heads():
     torch.testing.assert_close(layer(x), total, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("bad", [lambda: split_heads(torch.zeros(1, 2, 10), 3), lambda: MultiHeadAttention(10, 3),
-                                 lambda: MultiHeadAttention(10, 0)])  # fmt: skip
+@pytest.mark.parametrize("bad", [lambda: split_heads(torch.zeros(1, 2, 10), 3),
+                                 lambda: MultiHeadAttention(10, 3), lambda: MultiHeadAttention(10, 0)])
 def test_a_width_that_does_not_divide_is_named(bad):
     with pytest.raises(ValueError, match=r"d_model = 10 is not divisible by n_heads = [03]"):
         bad()

@@ -869,7 +869,7 @@ def _(before, after, token, tolerance=5e-5):
     return rows[0].item() if len(rows) else -1
 
 
-@wrong("first_leaking_row", "the row just before the token is not looked at")
+@wrong("first_leaking_row", "the row right before the token is not looked at")
 def _(before, after, token, tolerance=5e-5):
     moved = ~((after - before)[:, : max(token - 1, 0)].abs() <= tolerance)
     rows = moved.any(0).any(-1).nonzero()

@@ -139,8 +139,8 @@ def rows_sum_to_one(weigh, *inputs):
 
 
 def one_token_is_its_value(attend, v):
-    """With a single key there is nothing to choose: the output is the value. v (B, G, 1, d)."""
-    q = torch.linspace(-1.0, 2.0, v.numel(), dtype=v.dtype).view(v.shape)  # (B, G, 1, d)
+    """With a single key there is nothing to choose: the output is the value. v (…, 1, d)."""
+    q = torch.linspace(-1.0, 2.0, v.numel(), dtype=v.dtype).view(v.shape)  # (..., 1, d)
     same("one token reads its own value", attend(q, q.flip(-1), v), v)
 
 

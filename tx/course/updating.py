@@ -90,7 +90,7 @@ def merge(stub, yours, new):
             else:
                 homeless.append(name)
         else:
-            cells[place[behind] if behind in place else 0].append(cell)
+            cells[place.get(behind, 0)].append(cell)
     return {**new, "cells": [cell for group in cells for cell in group]}, homeless
 
 
