@@ -74,12 +74,14 @@ check: .venv/.all  ## the quick tests, for daily work (under three minutes)
 	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q
 
 test: .venv/.all  ## everything: lint, all tests, every notebook, the graders' proof, the site
-	@echo "▸ 1/5 lint"; $(BIN)/ruff check .
-	@echo "▸ 2/5 the site"; $(MAKE) --no-print-directory book
-	@echo "▸ 3/5 every notebook, output for output"
+	@echo "▸ 1/6 lint"; $(BIN)/ruff check .
+	@echo "▸ 2/6 the site"; $(MAKE) --no-print-directory book
+	@echo "▸ 3/6 every notebook, output for output"
 	@$(PY) -m tx.course.notebooks --nbval
-	@echo "▸ 4/5 the solutions pass their graders"; $(PY) -m pytest exercises --impl solutions
-	@echo "▸ 5/5 tests of the package, the graders, the book and the site"
+	@echo "▸ 4/6 every shape comment, while the code runs"
+	@$(PY) -m tx.course.shapes -j 2
+	@echo "▸ 5/6 the solutions pass their graders"; $(PY) -m pytest exercises --impl solutions
+	@echo "▸ 6/6 tests of the package, the graders, the book and the site"
 	@$(PY) -m pytest tests -n 2
 	@echo "✓ all checks passed"
 
