@@ -13,6 +13,8 @@ import torch
 from .families import FAMILIES, CheckpointError, Reader
 from .families.weights import expand
 
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
 
 def load(source, *, dtype=torch.float32, device="cpu"):
     """A model in eval mode, with `.config`, from a checkpoint.
@@ -86,7 +88,8 @@ def _read_config(folder):
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{folder} cannot be loaded", [f"config     {path.name} is no JSON: {error}"]) from error
+        problem = f"config     {path.name} is no JSON: {error}"
+        raise CheckpointError(f"{folder} cannot be loaded", [problem]) from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{folder} cannot be loaded", ["config     config.json holds no dictionary"])
     return values
@@ -98,10 +101,9 @@ def _tensor_names(folder):
 
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        pickles = [p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")]
-        advice = f"pickle     {pickles[0]}: a pickle can run any program; convert it to safetensors" if pickles else (
-            "missing    *.safetensors")  # fmt: skip
-        raise CheckpointError(f"{folder} cannot be loaded", [advice])
+        pickles = [p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES]
+        found = [f"pickle     {name}: a pickle can run any program; convert it to safetensors" for name in pickles]
+        raise CheckpointError(f"{folder} cannot be loaded", found or ["missing    *.safetensors"])
     names, problems = {}, []
     for path in files:
         try:
@@ -134,7 +136,8 @@ def _fill(model, values, names, folder, dtype, device):
             continue
         path = names[found[theirs]]
         file = open_files.setdefault(path, safe_open(path, "pt"))
-        shape, expected = tuple(file.get_slice(found[theirs]).get_shape()), _file_shape(state, ours, pair, config)
+        shape = tuple(file.get_slice(found[theirs]).get_shape())
+        expected = _file_shape(state, ours, pair, config)
         if shape != expected:
             problems.append(f"shape      {found[theirs]}   expected {expected}, found {shape}")
             continue
@@ -145,8 +148,8 @@ def _fill(model, values, names, folder, dtype, device):
             problems.append(f"NaN        {found[theirs]}   has entries that are not finite")
         else:
             tensors[theirs] = tensor
-    extra = sorted(name for ours, name in found.items() if ours not in wanted and not name.endswith(family.ignored or ("\0",)))
-    problems += [f"extra      {name}" for name in extra]
+    extra = sorted(name for ours, name in found.items() if ours not in wanted)
+    problems += [f"extra      {name}" for name in extra if not name.endswith(family.ignored)]
     if problems:
         raise CheckpointError(f"{folder} cannot be loaded as {kind!r}", problems)
     loaded = {}

@@ -43,7 +43,8 @@ OLD_BERT = (".position_ids", "predictions.decoder.bias", "lm_head.decoder.bias",
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 FAMILIES = {
     "openai-gpt": Family(decoders.openai_gpt, decoders.OPENAI_GPT, prefixes=("transformer.",)),
-    "gpt2": Family(decoders.gpt2, decoders.GPT2, prefixes=("transformer.",), ignored=(".attn.bias", ".attn.masked_bias")),
+    "gpt2": Family(decoders.gpt2, decoders.GPT2, prefixes=("transformer.",), ignored=(
+        ".attn.bias", ".attn.masked_bias")),
     "gpt_neox": Family(decoders.gpt_neox, decoders.GPT_NEOX, ignored=(
         ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")),
     "bloom": Family(decoders.bloom, decoders.BLOOM, prefixes=("transformer.",)),

@@ -16,7 +16,8 @@ def openai_gpt(r):
         norm_place="post", final_norm=False, norm_eps=r("layer_norm_epsilon", 1e-5),
         # its "gelu" is the tanh form
         activation="gelu_tanh" if r("afn", "gelu") == "gelu" else r.activation("afn", "gelu"),
-        tied=r("tie_word_embeddings", True), dropout=r("resid_pdrop", 0.1), attention_dropout=r("attn_pdrop", 0.1),
+        tied=r("tie_word_embeddings", True),
+        dropout=r("resid_pdrop", 0.1), attention_dropout=r("attn_pdrop", 0.1),
     )  # fmt: skip
 
 
@@ -85,7 +86,8 @@ GPT_NEOX = pairs("gpt_neox.layers.{}", """
 def bloom(r):
     d = r.number("hidden_size", r("n_embed", 64))
     return Config(
-        vocab_size=r.number("vocab_size", 250880), d_model=d, n_layers=r.number("n_layer", r("num_hidden_layers", 2)),
+        vocab_size=r.number("vocab_size", 250880), d_model=d,
+        n_layers=r.number("n_layer", r("num_hidden_layers", 2)),
         n_heads=r.number("n_head", r("num_attention_heads", 8)), d_ff=4 * d, max_positions=2**31 - 1,
         norm_eps=r("layer_norm_epsilon", 1e-5), embedding_norm=True,
         residual_after_norm=r("apply_residual_connection_post_layernorm", False),
@@ -227,8 +229,10 @@ def qwen2(r, **other):
     slides = r("use_sliding_window", False)
     first = r("max_window_layers", 28)
     sliding = lambda i: "window" if slides and i >= first else "full"
-    switches = dict(attention_bias="qkv", ffn_bias=False, window=r("sliding_window", 4096) if slides else None,
-                    layer_types=layer_types(r, sliding))  # fmt: skip
+    switches = dict(
+        attention_bias="qkv", ffn_bias=False, layer_types=layer_types(r, sliding),
+        window=r("sliding_window", 4096) if slides else None,
+    )  # fmt: skip
     return llama(r, **(switches | other))
 
 

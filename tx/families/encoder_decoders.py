@@ -13,7 +13,8 @@ def t5(r, scaled=None):
     gated = kind.startswith("gated-")
     activation = {"relu": "relu", "gated-gelu": "gelu_tanh", "gelu": "gelu", "gated-silu": "silu"}.get(kind)
     if activation is None:
-        r.problems.append(f"unknown    feed_forward_proj = {kind!r}   known: relu, gelu, gated-gelu, gated-silu")
+        known = "relu, gelu, gated-gelu, gated-silu"
+        r.problems.append(f"unknown    feed_forward_proj = {kind!r}   known: {known}")
         activation = "relu"
     if scaled is None:  # new files say it in a word of its own, old ones by their tie
         scaled = r("scale_decoder_outputs", r("tie_word_embeddings", True))
@@ -26,7 +27,7 @@ def t5(r, scaled=None):
         scale=1.0, positions="t5", buckets=r.number("relative_attention_num_buckets", 32),
         bucket_distance=r.number("relative_attention_max_distance", 128),
         activation=activation, gated=gated, tied=True, head_scale=d**-0.5 if scaled else None,
-        dropout=r("dropout_rate", 0.1), attention_dropout=r("dropout_rate", 0.1), ffn_dropout=r("dropout_rate", 0.1),
+        **dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout"), r("dropout_rate", 0.1)),
     )  # fmt: skip
     return replace(decoder, encoder=replace(decoder, causal=False, n_layers=n_layers, layer_types=()))
 
@@ -73,9 +74,11 @@ def bart(r, **other):
         vocab_size=r.number("vocab_size", 50265), d_model=d,
         max_positions=r.number("max_position_embeddings", 1024), position_offset=2,
         norm_place="post", final_norm=False, embedding_norm=True,
-        activation=r.activation("activation_function", "gelu"), tied=r("tie_word_embeddings", True), head_bias=True,
+        activation=r.activation("activation_function", "gelu"), tied=r("tie_word_embeddings", True),
+        head_bias=True,
         embedding_scale=math.sqrt(d) if r("scale_embedding", False) else None,
-        dropout=r("dropout", 0.1), attention_dropout=r("attention_dropout", 0.0), ffn_dropout=r("activation_dropout", 0.0),
+        dropout=r("dropout", 0.1), attention_dropout=r("attention_dropout", 0.0),
+        ffn_dropout=r("activation_dropout", 0.0),
     ) | other  # fmt: skip
     sides = {
         side: Config(
@@ -97,7 +100,8 @@ def whisper(r):
         position_offset=0, max_positions=r.number("max_target_positions", 448),
     )  # fmt: skip
     mels, longest = r.number("num_mel_bins", 80), r.number("max_source_positions", 1500)
-    return replace(config, encoder=replace(config.encoder, n_mels=mels, max_positions=longest, embedding_scale=None))
+    encoder = replace(config.encoder, n_mels=mels, max_positions=longest, embedding_scale=None)
+    return replace(config, encoder=encoder)
 
 
 def bart_stack(side):

@@ -12,7 +12,8 @@ def bert(r, **other):
         n_layers=r.number("num_hidden_layers", 12), n_heads=r.number("num_attention_heads", 12),
         d_ff=r.number("intermediate_size", 3072), max_positions=r.number("max_position_embeddings", 512),
         n_segments=r("type_vocab_size", 2), causal=False, norm_place="post", final_norm=False,
-        embedding_norm=True, norm_eps=r("layer_norm_eps", 1e-12), activation=r.activation("hidden_act", "gelu"),
+        embedding_norm=True, norm_eps=r("layer_norm_eps", 1e-12),
+        activation=r.activation("hidden_act", "gelu"),
         tied=r("tie_word_embeddings", True), head_bias=True, masked_head=True, pooler=True,
         dropout=r("hidden_dropout_prob", 0.1), attention_dropout=r("attention_probs_dropout_prob", 0.1),
     )  # fmt: skip
@@ -109,7 +110,8 @@ def deberta(r, **other):
     if r("position_biased_input", True):
         r.problems.append("switch     position_biased_input = True   only False is supported")
     switches = dict(
-        positions="deberta", bucket_distance=span if span > 0 else longest, scale=(d // h * (1 + len(kinds))) ** -0.5,
+        positions="deberta", bucket_distance=span if span > 0 else longest,
+        scale=(d // h * (1 + len(kinds))) ** -0.5,
         content_position="c2p" in kinds, position_content="p2c" in kinds, n_segments=r("type_vocab_size", 0),
         norm_eps=r("layer_norm_eps", 1e-7), pooler=False,
     )  # fmt: skip
@@ -129,7 +131,9 @@ def deberta_v2(r):
     )  # fmt: skip
 
 
-DEBERTA_NAMES = [p for p in bert_names("deberta") if ".self." not in p.theirs and "position_emb" not in p.theirs] + pairs("", """
+DEBERTA_NAMES = [
+    pair for pair in bert_names("deberta") if ".self." not in pair.theirs and "position_" not in pair.theirs
+] + pairs("", """
     deberta.encoder.rel_embeddings = stack.positions.full.table
     deberta.encoder.LayerNorm = stack.positions.full.norm
 """)  # fmt: skip
@@ -165,8 +169,9 @@ def deberta_v2_names(values):
 
 
 def modernbert(r):
-    d, h, every = r.number("hidden_size", 768), r.number("num_attention_heads", 12), r("global_attn_every_n_layers", 3)
-    d_head = d // h
+    d, h = r.number("hidden_size", 768), r.number("num_attention_heads", 12)
+    d_head, every = d // h, r("global_attn_every_n_layers", 3)
+    sliding = lambda i: "window" if i % every else "full"
     return Config(
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("num_hidden_layers", 22),
         n_heads=h, d_ff=r.number("intermediate_size", 1152),
@@ -175,7 +180,7 @@ def modernbert(r):
         first_attention_norm=False, attention_bias="qkvo" if r("attention_bias", False) else "",
         positions="rope", rope=r.rope(d_head, 160000.0, "full_attention", base_key="global_rope_theta"),
         rope_window=r.rope(d_head, 10000.0, "sliding_attention", base_key="local_rope_theta"),
-        window=r("local_attention", 128) // 2 + 1, layer_types=layer_types(r, lambda i: "window" if i % every else "full"),
+        window=r("local_attention", 128) // 2 + 1, layer_types=layer_types(r, sliding),
         activation=r.activation("hidden_activation", "gelu"), gated=True, ffn_bias=r("mlp_bias", False),
         tied=r("tie_word_embeddings", True), masked_head=True, masked_head_bias=r("classifier_bias", False),
         masked_activation=r.activation("classifier_activation", "gelu"), head_bias=r("decoder_bias", True),

@@ -66,8 +66,8 @@ class Reader:
             self.problems.append(f"unknown    rope_type = {kind!r}   known: {', '.join(SCALINGS)}")
         share = given.get("partial_rotary_factor", self("partial_rotary_factor", self("rotary_pct", share)))
         longest = self("max_position_embeddings", 2048)
-        original = given.get("original_max_position_embeddings", self("original_max_position_embeddings", longest))
-        original = longest if kind == "dynamic" else original
+        trained = self("original_max_position_embeddings", longest)
+        original = longest if kind == "dynamic" else given.get("original_max_position_embeddings", trained)
         factor = given.get("factor") or longest / original
         if kind == "longrope" and self("original_max_position_embeddings"):
             factor = longest / original
@@ -82,7 +82,8 @@ class Reader:
             truncate=given.get("truncate", True),
             low_freq_factor=float(given.get("low_freq_factor", 1.0)),
             high_freq_factor=float(given.get("high_freq_factor", 4.0)),
-            short_factor=tuple(given.get("short_factor", ())), long_factor=tuple(given.get("long_factor", ())),
+            short_factor=tuple(given.get("short_factor", ())),
+            long_factor=tuple(given.get("long_factor", ())),
             magnitude=magnitude,
         )  # fmt: skip
 
