@@ -1,7 +1,8 @@
 """Checkpoints: from files to models and back (chapter 10).
 
-A checkpoint is a folder with `config.json` and one or more `.safetensors` files. Everything is checked
-before any weight is used, and every problem is listed at once. No pickle is ever opened.
+A checkpoint is a `config.json` with one or more `.safetensors` files, or a GGUF file. Either way it
+gives a dictionary of settings and tensors by name; everything is checked before any weight is used,
+and every problem is listed at once. No pickle is ever opened.
 """
 
 import json
@@ -12,6 +13,7 @@ import torch
 
 from .families import FAMILIES, CheckpointError, Reader
 from .families.weights import expand
+from .packaged import locate
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -20,32 +22,46 @@ def load(source, *, dtype=torch.float32, device="cpu"):
     """A model in eval mode, with `.config`, from a checkpoint.
 
     Args:
-        source: a folder with `config.json` and `.safetensors` files, sharded or not.
+        source: a folder with `config.json` and `.safetensors` files, sharded or not; a `.gguf` file;
+            the name of a packaged model, such as "smollm2-135m-instruct"; or
+            "hub:owner/name@revision", the only one that uses the network.
         dtype: of the weights in memory. device: where they go.
 
     Raises:
         CheckpointError: a `ValueError` that lists everything that is wrong with the checkpoint.
     """
-    folder = Path(source)
-    values = _read_config(folder)
-    model = build(values, folder)
-    names = _tensor_names(folder)
-    _fill(model, values, names, folder, dtype, device)
+    path = locate(source)
+    tensors = open_tensors(path)
+    model = build(tensors.config, path)
+    _fill(model, tensors, path, dtype, device)
     return model.eval()
+
+
+def open_tensors(path):
+    """The files of a checkpoint: an object with `.config`, `.names`, `.shape(name)`, `.get(name)`."""
+    if path.suffix == ".gguf":
+        from .gguf_file import GgufTensors
+
+        return GgufTensors(path)
+    if (path / "model.bin").is_file() and (path / "vocabulary.txt").is_file():
+        from .ctranslate2_file import Ctranslate2Tensors
+
+        return Ctranslate2Tensors(path)
+    return SafeTensors(path)
 
 
 def build(values, where="this config"):
     """The model that a `config.json` (as a dictionary) describes, on the meta device: no memory."""
     kind = values.get("model_type")
     if kind not in FAMILIES:
-        raise CheckpointError(f"{where} cannot be loaded", [
-            f"unknown    model_type = {kind!r}   known: {', '.join(sorted(FAMILIES))}"])  # fmt: skip
+        problem = f"unknown    model_type = {kind!r}   known: {', '.join(sorted(FAMILIES))}"
+        raise CheckpointError(f"{where} cannot be loaded", [problem])
     family, reader = FAMILIES[kind], Reader(values)
     try:
         config = family.config(reader)
     except (ValueError, TypeError, AttributeError, ZeroDivisionError, OverflowError) as error:
-        raise CheckpointError(f"{where} cannot be loaded as {kind!r}",
-                              [*reader.problems, f"config     {error}"]) from error  # fmt: skip
+        problems = [*reader.problems, f"config     {error}"]
+        raise CheckpointError(f"{where} cannot be loaded as {kind!r}", problems) from error
     if reader.problems:
         raise CheckpointError(f"{where} cannot be loaded as {kind!r}", reader.problems)
     with torch.device("meta"):
@@ -66,9 +82,8 @@ def save(model, folder):
     if values is None:
         raise ValueError("this model has no config.json: make it with tx.load or tx.checkpoints.build.")
     state = model.state_dict()
-    entries = expand(FAMILIES[values["model_type"]].names(values), state, model.config)
     tensors, written = {}, set()
-    for theirs, ours, pair in entries:
+    for theirs, ours, pair in expand(FAMILIES[values["model_type"]].names(values), state, model.config):
         if any(state[name].data_ptr() in written for name in ours):
             continue  # a tied head stands in the file once
         written |= {state[name].data_ptr() for name in ours}
@@ -81,88 +96,100 @@ def save(model, folder):
     (folder / "config.json").write_text(text, encoding="utf-8")
 
 
+class SafeTensors:
+    """A folder with `config.json` and `.safetensors` files; an index of shards is not needed."""
+
+    def __init__(self, folder):
+        from safetensors import SafetensorError, safe_open
+
+        self.config = _read_config(folder)
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            pickles = [p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES]
+            advice = "a pickle can run any program; convert it to safetensors"
+            found = [f"pickle     {name}: {advice}" for name in pickles]
+            raise CheckpointError(f"{folder} cannot be loaded", found or ["missing    *.safetensors"])
+        self.files, problems = {}, []
+        for path in files:
+            try:
+                file = safe_open(path, "pt")
+                twice = self.files.keys() & set(file.keys())
+                problems += [f"twice      {name}: also in {path.name}" for name in sorted(twice)]
+                self.files |= dict.fromkeys(file.keys(), file)
+            except (SafetensorError, OSError, ValueError) as error:
+                problems.append(f"damaged    {path.name}: {error}")
+        problems += self._missing_shards(folder, files)
+        if problems:
+            raise CheckpointError(f"{folder} cannot be loaded", problems)
+        self.names = list(self.files)
+
+    def _missing_shards(self, folder, files):
+        index = folder / "model.safetensors.index.json"
+        if not index.is_file():
+            return []
+        try:
+            wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            return [f"damaged    {index.name}: {error!r}"]
+        present = {path.name for path in files}
+        return [f"missing    {name}   the index names it" for name in sorted(wanted - present)]
+
+    def shape(self, name):
+        return tuple(self.files[name].get_slice(name).get_shape())
+
+    def get(self, name):
+        return self.files[name].get_tensor(name)
+
+
 def _read_config(folder):
     path = folder / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"{folder} is no checkpoint", [f"missing    {path.name}"])
+        raise CheckpointError(f"{folder} is no checkpoint", ["missing    config.json"])
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        problem = f"config     {path.name} is no JSON: {error}"
+        problem = f"config     config.json is no JSON: {error}"
         raise CheckpointError(f"{folder} cannot be loaded", [problem]) from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{folder} cannot be loaded", ["config     config.json holds no dictionary"])
     return values
 
 
-def _tensor_names(folder):
-    """{name in the file: path of its file}; CheckpointError for a file that cannot be read."""
-    from safetensors import SafetensorError, safe_open
-
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        pickles = [p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES]
-        found = [f"pickle     {name}: a pickle can run any program; convert it to safetensors" for name in pickles]
-        raise CheckpointError(f"{folder} cannot be loaded", found or ["missing    *.safetensors"])
-    names, problems = {}, []
-    for path in files:
-        try:
-            with safe_open(path, "pt") as file:
-                names |= dict.fromkeys(file.keys(), path)
-        except (SafetensorError, OSError, ValueError) as error:
-            problems.append(f"damaged    {path.name}: {error}")
-    if problems:
-        raise CheckpointError(f"{folder} cannot be loaded", problems)
-    return names
-
-
-def _fill(model, values, names, folder, dtype, device):
+def _fill(model, tensors, where, dtype, device):
     """Give the model on the meta device its weights, after all of them have been checked."""
-    from safetensors import safe_open
-
-    kind = values["model_type"]
-    family, config = FAMILIES[kind], model.config
-    entries = expand(family.names(values), model.state_dict(), config)
+    values = tensors.config
+    family = FAMILIES[values["model_type"]]
+    entries = expand(family.names(values), model.state_dict(), model.config)
     wanted = {theirs for theirs, _, _ in entries}
-    found = {_as_wanted(name, wanted, family.prefixes): name for name in names}
+    found = {_as_wanted(name, wanted, family.prefixes): name for name in tensors.names}
     entries = _keep_parts(model, entries, found)
-    state = model.state_dict()
-    head = {ours[0] for _, ours, _ in entries if ours[0].endswith("head.linear.weight")}
-    problems, tensors, open_files = [], {}, {}
+    state, config = model.state_dict(), model.config
+    head = next((ours[0] for _, ours, _ in entries if ours[0].endswith("head.linear.weight")), None)
+    extra = sorted(name for theirs, name in found.items() if theirs not in wanted)
+    problems = [f"extra      {name}" for name in extra if not name.endswith(family.ignored)]
+    loaded = {}
     for theirs, ours, pair in entries:
+        expected = tuple(pair.join([state[name] for name in ours], config.n_heads).shape)
         if theirs not in found:
-            if not (config.tied and ours[0] in head):
-                problems.append(f"missing    {theirs}   expected {_file_shape(state, ours, pair, config)}")
+            if not (config.tied and ours[0] == head):
+                problems.append(f"missing    {theirs}   expected {expected}")
             continue
-        path = names[found[theirs]]
-        file = open_files.setdefault(path, safe_open(path, "pt"))
-        shape = tuple(file.get_slice(found[theirs]).get_shape())
-        expected = _file_shape(state, ours, pair, config)
+        shape = tensors.shape(found[theirs])
         if shape != expected:
             problems.append(f"shape      {found[theirs]}   expected {expected}, found {shape}")
-            continue
-        tensor = file.get_tensor(found[theirs])
+        if problems:
+            continue  # the rest is listed too, and nothing more is read
+        tensor = tensors.get(found[theirs])
         if not tensor.is_floating_point():
             problems.append(f"dtype      {found[theirs]}   expected floating point, found {tensor.dtype}")
         elif not bool(tensor.isfinite().all()):
             problems.append(f"NaN        {found[theirs]}   has entries that are not finite")
-        else:
-            tensors[theirs] = tensor
-    extra = sorted(name for ours, name in found.items() if ours not in wanted)
-    problems += [f"extra      {name}" for name in extra if not name.endswith(family.ignored)]
+        parts = pair.split(tensor, [state[name].shape[0] for name in ours], config.n_heads)
+        loaded |= {name: part.to(device, dtype).contiguous() for name, part in zip(ours, parts, strict=True)}
     if problems:
-        raise CheckpointError(f"{folder} cannot be loaded as {kind!r}", problems)
-    loaded = {}
-    for theirs, ours, pair in entries:
-        if theirs in tensors:
-            sizes = [state[name].shape[0] for name in ours]
-            parts = pair.split(tensors.pop(theirs), sizes, config.n_heads)
-            for name, part in zip(ours, parts, strict=True):
-                loaded[name] = part.to(device, dtype).contiguous()
-    embedding = next((name for name in loaded if name.endswith("embedding.weight")), None)
-    tied = config.tied and all(
-        name not in loaded or torch.equal(loaded[name], loaded[embedding]) for name in head
-    )
+        raise CheckpointError(f"{where} cannot be loaded as {values['model_type']!r}", problems)
+    embedding = next(name for name in loaded if name.endswith("embedding.weight"))
+    tied = config.tied and (head not in loaded or torch.equal(loaded[head], loaded[embedding]))
     model.load_state_dict(loaded, strict=False, assign=True)
     if tied:
         model.tie()
@@ -177,10 +204,6 @@ def _keep_parts(model, entries, found):
             model.config = replace(model.config, **{part: False})
             entries = [entry for entry in entries if entry[0] not in own]
     return entries
-
-
-def _file_shape(state, ours, pair, config):
-    return tuple(pair.join([state[name] for name in ours], config.n_heads).shape)
 
 
 def _as_wanted(name, wanted, prefixes):
