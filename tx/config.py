@@ -121,7 +121,7 @@ class Config:
         fill(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
         if not self.d_head and self.d_model % self.n_heads:
             raise ValueError(
-                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}, and there is no d_head."
+                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}; d_head is not given."
             )
         fill(self, "d_head", self.d_head or self.d_model // self.n_heads)
         fill(self, "d_embedding", self.d_embedding or self.d_model)

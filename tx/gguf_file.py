@@ -21,7 +21,9 @@ import torch
 from .families.reading import CheckpointError
 from .positions import deinterleave
 
-SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+SCALARS = {
+    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
+}  # fmt: skip
 STRING, ARRAY = 8, 9
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 
@@ -51,7 +53,8 @@ class Gguf:
         with open(self.path, "rb") as file:
             size = file.seek(0, 2)
             if size < 24:
-                raise CheckpointError(f"{self.path.name} is no GGUF file", [f"damaged    it has {size} bytes"])
+                problem = f"damaged    it has {size} bytes"
+                raise CheckpointError(f"{self.path.name} is no GGUF file", [problem])
             self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.at = 0
         try:
