@@ -101,7 +101,7 @@ class Attention(nn.Module):
         """x (B, T, D) -> (B, T, D). `kv` remembers keys and values between passes."""
         c = self.config
         q = self._heads(self.query(x), c.n_heads, "query_norm")  # (B, H, T, d_k)
-        if self.cross and kv is not None and kv.length:
+        if self.cross and kv is not None and kv.keys is not None:
             k, v = kv.keys, kv.values  # (B, G, S, d_k), (B, G, S, d_k)  of the memory, kept
         else:
             source = flow.memory if self.cross else x  # (B, S, D)
