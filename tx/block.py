@@ -263,7 +263,9 @@ class Stack(nn.Module):
         super().__init__()
         c = config
         self.config = c
-        self.embedding = embedding if embedding is not None else nn.Embedding(c.vocab_size, c.d_embedding)
+        if embedding is None and not c.n_mels:  # who hears has nothing to look up
+            embedding = nn.Embedding(c.vocab_size, c.d_embedding)
+        self.embedding = embedding
         self.segments = nn.Embedding(c.n_segments, c.d_embedding) if c.n_segments else None
         self.positions = build_positions(c)
         self.embedding_norm = make_norm(c, c.d_embedding) if c.embedding_norm else nn.Identity()

@@ -74,7 +74,7 @@ class Config:
     causal: bool = True
 
     # ── positions ──
-    positions: str = "learned"  # learned, sinusoidal, rope, alibi, alibi_mpt, t5, deberta, none
+    positions: str = "learned"  # learned, sinusoidal, rope, alibi, t5, deberta, none
     position_offset: int = 0  # BART 2; RoBERTa's is pad + 1
     positions_skip_pad: int | None = None  # RoBERTa: id of the pad that is not counted
     rope: Rope | None = None
@@ -140,6 +140,6 @@ class Config:
 _KNOWN = {
     "norm": ("layer", "rms", "rms_plus_one"),
     "norm_place": ("pre", "post", "sandwich", "output"),
-    "positions": ("learned", "sinusoidal", "rope", "alibi", "alibi_mpt", "t5", "deberta", "none"),
+    "positions": ("learned", "sinusoidal", "rope", "alibi", "t5", "deberta", "none"),
     "qk_norm": ("", "head", "full"),
 }

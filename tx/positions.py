@@ -180,32 +180,34 @@ def _llama3(rope, frequencies):
 class Alibi(Positions):
     """ALiBi: a penalty that grows linearly with distance (Press et al. 2021), a slope a head.
 
-    For a number of heads that is no power of two, the published codes differ in the order of the
-    slopes: BLOOM appends the odd ones of the next power, MPT puts them first.
+    BLOOM and MPT write the slopes for a number of heads that is no power of two in two ways, which
+    give the same slopes in the same order.
     """
 
-    def __init__(self, n_heads, odd_first=False):
+    def __init__(self, n_heads):
         super().__init__()
-        self.n_heads, self.odd_first = n_heads, odd_first
+        self.n_heads = n_heads
 
     def tables(self, positions, q_slots, k_slots):
         distance = (k_slots[:, None, None, :] - q_slots[:, None, :, None]).float()  # (B, 1, T, S)
-        slopes = alibi_slopes(self.n_heads, self.odd_first).to(distance.device)  # (H,)
+        slopes = alibi_slopes(self.n_heads).to(distance.device)  # (H,)
         return slopes.view(1, -1, 1, 1) * distance  # (B, H, T, S)
 
     def bias(self, q, k, table, project=None):
         return table
 
 
-def alibi_slopes(n_heads, odd_first=False):
-    """Slopes (H,): 2^(-8/n), 2^(-16/n) … for n heads, a power of two; see `Alibi` for other H."""
+def alibi_slopes(n_heads):
+    """Slopes (H,): 2^(-8/H), 2^(-16/H) … for H a power of two.
+
+    For other H: those of the power below, then every second one of the power above.
+    """
     power = 2 ** math.floor(math.log2(n_heads))
     base = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
     if power == n_heads:
         return torch.tensor(base)  # (H,)
     finer = [2.0 ** (-8 * (i + 1) / (2 * power)) for i in range(2 * power)]
-    slopes = finer[1::2] + finer[::2] if odd_first else base + finer[::2]
-    return torch.tensor(slopes[:n_heads])  # (H,)
+    return torch.tensor((base + finer[::2])[:n_heads])  # (H,)
 
 
 class T5Bias(Positions):
@@ -300,7 +302,6 @@ def build(config):
         "learned": lambda: Learned(c.max_positions, c.d_embedding, c.position_offset),
         "sinusoidal": lambda: Sinusoidal(c.d_model),
         "alibi": lambda: Alibi(c.n_heads),
-        "alibi_mpt": lambda: Alibi(c.n_heads, odd_first=True),
         "t5": lambda: T5Bias(c.buckets, c.bucket_distance, c.n_heads, not c.causal),
         "deberta": lambda: Disentangled(
             c.buckets or c.bucket_distance, c.d_model, c.buckets, c.bucket_distance,

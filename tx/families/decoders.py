@@ -116,7 +116,7 @@ def mpt(r):
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("n_layers", 24),
         n_heads=r.number("n_heads", 16), d_ff=4 * d, max_positions=r.number("max_seq_len", 2048),
         norm_eps=r("layer_norm_epsilon", 1e-5), norm_bias=False, attention_bias="", ffn_bias=False,
-        positions="alibi_mpt", scale=attention.get("softmax_scale"), clip_qkv=attention.get("clip_qkv"),
+        positions="alibi", scale=attention.get("softmax_scale"), clip_qkv=attention.get("clip_qkv"),
         activation="gelu", tied=r("tie_word_embeddings", True),
     )  # fmt: skip
 

@@ -98,9 +98,10 @@ def whisper(r):
     config = bart(
         r, norm_place="pre", final_norm=True, embedding_norm=False, attention_bias="qvo", head_bias=False,
         position_offset=0, max_positions=r.number("max_target_positions", 448),
+        embedding_scale=None,  # the reference reads scale_embedding and does not use it
     )  # fmt: skip
     mels, longest = r.number("num_mel_bins", 80), r.number("max_source_positions", 1500)
-    encoder = replace(config.encoder, n_mels=mels, max_positions=longest, embedding_scale=None)
+    encoder = replace(config.encoder, n_mels=mels, max_positions=longest)
     return replace(config, encoder=encoder)
 
 
