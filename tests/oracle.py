@@ -12,8 +12,8 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-LLAMA = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-             intermediate_size=48, max_position_embeddings=64)  # fmt: skip
+LLAMA = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, intermediate_size=48, max_position_embeddings=64)  # fmt: skip
 PLAIN = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
 GPT = dict(vocab_size=61, n_embd=32, n_layer=3, n_head=4, n_positions=64)
 DEBERTA = dict(PLAIN, relative_attention=True, position_biased_input=False, type_vocab_size=0)

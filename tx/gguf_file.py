@@ -175,6 +175,10 @@ class GgufTensors:
         for ours, theirs in SETTINGS.items():
             if theirs in self.file.metadata:
                 self.config[ours] = self.file.metadata[theirs]
+        needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        missing = [f"missing    {SETTINGS[key]}" for key in needed if key not in self.config]
+        if missing:
+            raise CheckpointError(f"{path} cannot be loaded", missing)
         self.config.setdefault("vocab_size", len(self.file.metadata.get("tokenizer.ggml.tokens", [])))
         self.config["max_position_embeddings"] = self.config.get("max_position_embeddings", 2048)
         self.names = {_hugging_face_name(name): name for name in self.file.tensors}

@@ -181,9 +181,9 @@ def mistral(r, **other):
     return llama(r, attention_bias="", ffn_bias=False, window=window, **other)
 
 
-def layer_types(r, default):
+def layer_types(r, default, n_layers=32):
     """The kind of every layer from the file's `layer_types`, or from a rule on the layer's number."""
-    given = r("layer_types") or [default(i) for i in range(r.number("num_hidden_layers", 1))]
+    given = r("layer_types") or [default(i) for i in range(r.number("num_hidden_layers", n_layers))]
     return tuple("window" if kind == "sliding_attention" or kind == "window" else "full" for kind in given)
 
 

@@ -180,7 +180,7 @@ def modernbert(r):
         first_attention_norm=False, attention_bias="qkvo" if r("attention_bias", False) else "",
         positions="rope", rope=r.rope(d_head, 160000.0, "full_attention", base_key="global_rope_theta"),
         rope_window=r.rope(d_head, 10000.0, "sliding_attention", base_key="local_rope_theta"),
-        window=r("local_attention", 128) // 2 + 1, layer_types=layer_types(r, sliding),
+        window=r("local_attention", 128) // 2 + 1, layer_types=layer_types(r, sliding, 22),
         activation=r.activation("hidden_activation", "gelu"), gated=True, ffn_bias=r("mlp_bias", False),
         tied=r("tie_word_embeddings", True), masked_head=True, masked_head_bias=r("classifier_bias", False),
         masked_activation=r.activation("classifier_activation", "gelu"), head_bias=r("decoder_bias", True),
