@@ -24,11 +24,22 @@ def read_wav(path):
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            raw = file.readframes(file.getnframes())
-    except (wave.Error, EOFError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a wav file ({error}): {advice}") from error
-    if width not in (1, 2, 3, 4) or not raw or not rate:
-        raise ValueError(f"{path} has {8 * width} bits, {len(raw)} bytes, {rate} Hz: {advice}")
+            if width not in (1, 2, 3, 4) or not rate:
+                raise ValueError(f"{path} has samples of {8 * width} bits at {rate} Hz: {advice}")
+            pieces = []
+            while raw := file.readframes(60 * rate):  # a minute at a time: an hour would take gigabytes
+                pieces.append(_to_mono(raw, width, channels))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except (wave.Error, EOFError) as error:
+        raise ValueError(f"{path} is no PCM wav file ({error or 'it ends early'}): {advice}") from error
+    if not sum(map(len, pieces)):
+        raise ValueError(f"{path} has no samples: {advice}")
+    return torch.cat(pieces), rate  # (N,)
+
+
+def _to_mono(raw, width, channels):
+    """Bytes of samples of so many bytes, the channels interleaved, as one channel in [-1, 1]: (N,)."""
     raw = raw[: len(raw) // (width * channels) * width * channels]
     samples = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(-1, width)  # (N, width)
     if width == 1:
@@ -37,7 +48,7 @@ def read_wav(path):
         scale = 256.0 ** torch.arange(width - 1)  # (width - 1,)
         low = (samples[:, :-1].float() * scale).sum(-1)  # (N,)
         wide = low + samples[:, -1].view(torch.int8).float() * 256.0 ** (width - 1)  # (N,)
-    return (wide / 2 ** (8 * width - 1)).view(-1, channels).mean(-1), rate  # (N,)
+    return (wide / 2 ** (8 * width - 1)).view(-1, channels).mean(-1)  # (N,)
 
 
 def resample(samples, rate, new=RATE):
@@ -60,7 +71,7 @@ def resample(samples, rate, new=RATE):
     longest = (blocks - 1) * down + int(start.max()) + 2 * reach + 1
     padded = F.pad(samples, (reach, max(0, longest - reach - len(samples))))  # (N + 2 * reach + …,)
     at = torch.arange(blocks)[:, None] * down + start.T  # (blocks, up)
-    out = torch.stack([(padded[at + i] * kernel[:, i]) for i in range(2 * reach + 1)]).sum(0)  # (blocks, up)
+    out = sum(padded[at + i] * kernel[:, i] for i in range(2 * reach + 1))  # (blocks, up)
     return out.flatten()[:n_new]  # (M,)
 
 

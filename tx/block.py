@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .masks import as_mask, causal, everything, padding, window
-from .multihead import merge_heads
+from .multihead import merge_heads, split_heads
 from .positions import build as build_positions
 from .scaled_dot_product import attention
 
@@ -129,7 +129,7 @@ class Attention(nn.Module):
             x = x.clamp(-c.clip_qkv, c.clip_qkv)
         if norm and c.qk_norm == "full":
             x = getattr(self, norm)(x)
-        x = x.unflatten(-1, (n_heads, c.d_head)).transpose(1, 2)  # (B, n, T, d_k)
+        x = split_heads(x, n_heads)  # (B, n, T, d_k)
         return getattr(self, norm)(x) if norm and c.qk_norm == "head" else x
 
     def _project_positions(self, rows):

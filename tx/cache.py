@@ -68,6 +68,18 @@ class Cache:
         low = 0 if self.keep[kind] is None else max(0, self.length - self.keep[kind])
         return torch.arange(low, stop, device=device)  # (S,)
 
+    def cut(self, length):
+        """Forget the tokens from number `length` on, also what a pass that was interrupted left behind."""
+        if any(self.keep.values()):
+            raise ValueError("a rolling cache has forgotten what stood before: start a new one.")
+        for kv in self.layers:
+            kv.length = length
+            if not length:
+                kv.keys = kv.values = None
+            elif self.room is None and kv.keys is not None:
+                kv.keys, kv.values = kv.keys[:, :, :length], kv.values[:, :, :length]
+        self.length = length
+
     def select(self, rows):
         """Keep these rows of the batch, in this order (beam search). rows (B',) integers."""
         for kv in self.layers + self.cross:

@@ -37,6 +37,15 @@ def load(source, *, dtype=torch.float32, device="cpu"):
     return model.eval()
 
 
+def outline(source):
+    """The model of a checkpoint on the meta device, without the heads that its files lack: no weight is read."""
+    path = locate(source)
+    tensors = open_tensors(path)
+    model = build(tensors.config, path)
+    _match(model, tensors)
+    return model
+
+
 def open_tensors(path):
     """The files of a checkpoint: an object with `.config`, `.names`, `.shape(name)`, `.get(name)`."""
     if path.suffix == ".gguf":
@@ -159,10 +168,7 @@ def _fill(model, tensors, where, dtype, device):
     """Give the model on the meta device its weights, after all of them have been checked."""
     values = tensors.config
     family = FAMILIES[values["model_type"]]
-    entries = expand(family.names(values), model.state_dict(), model.config)
-    wanted = {theirs for theirs, _, _ in entries}
-    found = {_as_wanted(name, wanted, family.prefixes): name for name in tensors.names}
-    entries = _keep_parts(model, entries, found)
+    entries, wanted, found = _match(model, tensors)
     state, config = model.state_dict(), model.config
     head = next((ours[0] for _, ours, _ in entries if ours[0].endswith("head.linear.weight")), None)
     extra = sorted(name for theirs, name in found.items() if theirs not in wanted)
@@ -193,6 +199,15 @@ def _fill(model, tensors, where, dtype, device):
     model.load_state_dict(loaded, strict=False, assign=True)
     if tied:
         model.tie()
+
+
+def _match(model, tensors):
+    """Entries of the family for this model, all their names, and {name: the file's name of it}."""
+    family = FAMILIES[tensors.config["model_type"]]
+    entries = expand(family.names(tensors.config), model.state_dict(), model.config)
+    wanted = {theirs for theirs, _, _ in entries}
+    found = {_as_wanted(name, wanted, family.prefixes): name for name in tensors.names}
+    return _keep_parts(model, entries, found), wanted, found
 
 
 def _keep_parts(model, entries, found):
