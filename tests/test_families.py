@@ -1,0 +1,275 @@
+"""Every family against the reference: logits, padding, caches, greedy tokens, round trips, switches."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+
+from tests import oracle
+from tx.cache import Cache
+from tx.checkpoints import load, save
+
+pytestmark = pytest.mark.slow
+T = 13
+FLOAT64_INSIDE = ("openai-gpt", "gpt2", "bert", "roberta", "albert", "deberta-v2", "bart", "marian", "whisper")
+
+
+def tokens(seed=0, length=T):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(4, 60, (2, length), generator=g)
+
+
+def real(side, length=T, n=4):
+    mask = torch.ones(2, length, dtype=torch.bool)
+    mask[0, :n] = side != "left"
+    mask[0, length - n :] = side != "right"
+    return mask
+
+
+def near(got, expected, where=None, factor=5e-5):
+    """Within 5e-5 times the spread of the logits, where they count."""
+    if where is not None:
+        got, expected = got[where], expected[where]
+    bound = factor * max(1.0, expected.std().item())
+    assert (got - expected).abs().max().item() <= bound
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(oracle.DECODERS))
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+def test_decoder_logits(name, padding):
+    theirs, folder = oracle.checkpoint(name)
+    ours, x = load(folder), tokens()
+    if padding == "none":
+        near(ours(x), theirs(x).logits)
+        return
+    mask = real(padding)
+    counted = {} if name.startswith(("bloom", "mpt")) else {
+        "position_ids": (mask.long().cumsum(1) - 1).clamp(min=0)}  # fmt: skip
+    near(ours(x, mask), theirs(x, attention_mask=mask.long(), **counted).logits, mask)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(oracle.ENCODERS))
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+def test_encoder_logits_and_hidden_states(name, padding):
+    theirs, folder = oracle.checkpoint(name)
+    ours, mask = load(folder), real(padding)
+    x = tokens().masked_fill(~mask, theirs.config.pad_token_id or 0)
+    options = {"attention_mask": mask.long()} if padding != "none" else {}
+    if padding == "left" and name.startswith(("bert", "albert")):  # RoBERTa counts by itself
+        options["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)
+    mask = mask if padding != "none" else None
+    expected = theirs(x, output_hidden_states=True, **options)
+    near(ours.logits(x, mask), expected.logits, mask)
+    near(ours(x, mask), expected.hidden_states[-1], mask)
+    segments = torch.arange(T).expand(2, T) % 2
+    if theirs.config.to_dict().get("type_vocab_size", 0) > 1:
+        expected = theirs(x, token_type_ids=segments, **options).logits
+        near(ours.logits(x, mask, segments=segments), expected, mask)
+        assert (ours.logits(x, mask, segments=segments) - ours.logits(x, mask)).abs().max() > 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(oracle.ENCODER_DECODERS))
+@pytest.mark.parametrize("padded", [False, True])
+def test_encoder_decoder_logits(name, padded):
+    theirs, folder = oracle.checkpoint(name)
+    ours, y = load(folder), tokens(1, 9)
+    if name.startswith("whisper"):
+        mel = torch.randn(2, theirs.config.num_mel_bins, 40, generator=torch.Generator().manual_seed(3))
+        near(ours(mel, y), theirs(input_features=mel, decoder_input_ids=y).logits)
+        return
+    mask = real("right") if padded else None
+    options = {"attention_mask": mask.long()} if padded else {}
+    near(ours(tokens(), y, mask), theirs(input_ids=tokens(), decoder_input_ids=y, **options).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", FLOAT64_INSIDE)
+def test_float64(name):
+    """Where the reference computes in float64 throughout, we agree to 1e-9."""
+    theirs, folder = oracle.checkpoint(name)
+    ours, x, y = load(folder, dtype=torch.float64), tokens(), tokens(1, 9)
+    theirs.double()
+    if name == "marian":  # its fixed sinusoids were rounded to fp32 when they were made
+        for side in (theirs.model.encoder, theirs.model.decoder):
+            side.embed_positions.weight.data = ours.encoder.positions["full"].embed(
+                torch.arange(64), torch.float64)  # fmt: skip
+    try:
+        if name in oracle.DECODERS:
+            got, expected = ours(x), theirs(x).logits
+        elif name in oracle.ENCODERS:
+            got, expected = ours.logits(x), theirs(x).logits
+        elif name == "whisper":
+            mel = torch.randn(2, 80, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+            got, expected = ours(mel, y), theirs(input_features=mel, decoder_input_ids=y).logits
+        else:
+            got, expected = ours(x, y), theirs(input_ids=x, decoder_input_ids=y).logits
+        assert got.dtype == torch.float64 and (got - expected).abs().max().item() <= 1e-9
+    finally:
+        theirs.float()
+
+
+STATEFUL = ("llama-dynamic", "llama-longrope")  # their frequencies follow the length of the text
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [name for name in oracle.DECODERS if name not in STATEFUL])
+@pytest.mark.parametrize("kind", ["dynamic", "static", "rolling"])
+def test_cached_equals_the_full_pass_for_every_chunking(name, kind):
+    _, folder = oracle.checkpoint(name)
+    model, x = load(folder), tokens()
+    options = {"dynamic": {}, "static": {"room": T + 3}, "rolling": {"rolling": True}}[kind]
+    for mask in (None, real("left")):
+        full = model(x, mask)
+        for cuts in ([T], [1] * T, [5, 1, 7], [12, 1]):
+            cache, start, rows = Cache(model.config, **options), 0, []
+            for n in cuts:
+                seen = None if mask is None else mask[:, : start + n]
+                rows.append(model(x[:, start : start + n], seen, cache=cache))
+                start += n
+            near(torch.cat(rows, 1), full, mask)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", STATEFUL)
+def test_scalings_that_follow_the_length_equal_the_references_cached_run(name):
+    theirs, folder = oracle.checkpoint(name)
+    ours, x = load(folder), tokens(length=24)
+    cache, past = Cache(ours.config), None
+    for start, stop in ((0, 6), (6, 7), (7, 20), (20, 24)):
+        expected = theirs(x[:, start:stop], past_key_values=past, use_cache=True)
+        past = expected.past_key_values
+        near(ours(x[:, start:stop], cache=cache), expected.logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("W", [3, 5])
+def test_a_rolling_cache_around_the_length_of_the_window(W):
+    theirs, folder = oracle.checkpoint("mistral")
+    model = load(folder)
+    for block in model.stack.blocks:
+        assert block.attention.kind == "window"
+    config = dataclasses.replace(model.config, window=W)
+    model.config = model.stack.config = config
+    for n in (W - 1, W, W + 1, 2 * W):
+        x, cache = tokens(length=n + 2), Cache(config, rolling=True)
+        rows = torch.cat([model(x[:, :n], cache=cache), model(x[:, n : n + 1], cache=cache),
+                          model(x[:, n + 1 :], cache=cache)], 1)  # fmt: skip
+        near(rows, model(x))
+        assert cache.layers[0].keys.shape[2] == min(W - 1, n + 2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(oracle.ALL))
+def test_round_trip(name, tmp_path):
+    """load → save → the reference loads it and agrees; what we load again agrees to the bit."""
+    theirs, folder = oracle.checkpoint(name)
+    ours = load(folder)
+    save(ours, tmp_path)
+    again, back = load(tmp_path), oracle.reload(name, tmp_path)
+    for (key, value), other in zip(ours.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(value, other), key
+    theirs_state, back_state = theirs.state_dict(), back.state_dict()
+    assert theirs_state.keys() == back_state.keys()
+    for key, value in theirs_state.items():
+        assert torch.equal(value, back_state[key]), key
+
+
+# (checkpoint, a switch, another value): flipping it must move the logits by far more than the noise
+SWITCHES = [
+    ("gpt2", "norm_place", "post"), ("gpt2", "activation", "relu"), ("gpt2", "scale", 1.0),
+    ("gpt2-switches", "scale_by_layer", False), ("gpt2", "norm_eps", 0.3), ("gpt2", "causal", False),
+    ("neox", "parallel", False), ("bloom", "embedding_norm", False), ("bloom", "positions", "none"),
+    ("bloom-6-heads", "residual_after_norm", False),
+    ("mpt-6-heads", "clip_qkv", None), ("mpt-6-heads", "positions", "none"), ("llama-1", "norm", "layer"),
+    ("llama-1", "rope", "base"), ("llama-3", "rope", "scaling"), ("llama-linear", "rope", "factor"),
+    ("llama-yarn", "rope", "magnitude"), ("mistral", "layer_types", ("full",) * 3), ("mistral", "window", 6),
+    ("gemma", "embedding_scale", None), ("gemma", "norm", "rms"), ("gemma-2", "softcap", None),
+    ("gemma-2", "logit_softcap", None), ("gemma-2", "norm_place", "pre"),
+    ("gemma-2", "layer_types", ("full", "window", "full")), ("gemma-3", "qk_norm", ""),
+    ("gemma-3", "rope_window", None), ("qwen-2", "attention_bias", ""), ("llama-biases", "ffn_bias", False),
+    ("mixtral", "experts_per_token", 1), ("mixtral", "norm_expert_weights", False), ("llama-1", "gated", False),
+    ("albert", "activation", "relu"), ("deberta", "content_position", False),
+    ("deberta", "position_content", False), ("deberta-v3", "norm_positions", False),
+    ("deberta-v3", "buckets", 8), ("modernbert", "first_attention_norm", True), ("modernbert", "window", 3),
+    ("t5", "head_scale", None), ("t5", "scale", None), ("t5", "bucket_distance", 5),
+    ("bart", "embedding_scale", None), ("bart", "head_bias", False), ("bart", "final_norm", True),
+]  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name,switch,value", SWITCHES)
+def test_each_switch_bears_load(name, switch, value):
+    _, folder = oracle.checkpoint(name)
+    model = load(folder)
+    config = model.config
+    if switch in ("rope", "rope_window") and isinstance(value, str):
+        changed = {"base": 7.0, "scaling": "default", "factor": 5.0, "magnitude": 2.0}[value]
+        value = dataclasses.replace(config.rope, **{value: changed})
+    other = dataclasses.replace(config, **{switch: value})
+    if other.encoder is not None and switch not in ("head_scale", "head_bias"):
+        other = dataclasses.replace(other, encoder=dataclasses.replace(config.encoder, **{switch: value}))
+    flipped = type(model)(other).eval()
+    room = {key: value.shape for key, value in flipped.state_dict().items()}
+    fits = {key: value for key, value in model.state_dict().items() if room.get(key) == value.shape}
+    flipped.load_state_dict(fits, strict=False)
+    x, y = tokens(), tokens(1, 9)
+    run = {
+        "Decoder": lambda m: m(x), "Encoder": lambda m: m.logits(x), "EncoderDecoder": lambda m: m(x, y),
+    }[type(model).__name__]  # fmt: skip
+    before = run(model)
+    moved = (run(flipped) - before).abs().max().item()
+    assert moved > 10 * 5e-5 * max(1.0, before.std().item())
+
+
+def edit(folder, **values):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | values))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name,old", [
+    ("llama-3", {"rope_parameters": None, "rope_theta": 500.0, "rope_scaling": {
+        "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16}}),
+    ("neox-sequential", {"rope_parameters": None, "rotary_pct": 0.5, "rotary_emb_base": 500.0}),
+    ("gemma-3-linear", {"rope_parameters": None, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+                        "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    ("modernbert", {"rope_parameters": None, "layer_types": None, "global_rope_theta": 160000.0,
+                    "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3}),
+    ("t5-v1.1", {"scale_decoder_outputs": None, "tie_word_embeddings": False}),
+])  # fmt: skip
+def test_old_spellings_of_the_settings(name, old, tmp_path):
+    _, folder = oracle.checkpoint(name)
+    shutil.copytree(folder, tmp_path / "old")
+    edit(tmp_path / "old", **old)
+    assert load(tmp_path / "old").config == load(folder).config
+
+
+@torch.no_grad()
+def test_prefixes_and_shards_and_an_untied_copy_of_the_head(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    _, folder = oracle.checkpoint("gpt2")
+    expected = load(folder)(tokens())
+    weights = load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("transformer."): value for name, value in weights.items()}
+    names = sorted(bare)
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        save_file({n: bare[n].contiguous() for n in part}, tmp_path / f"model-0000{number}-of-00002.safetensors")
+    shutil.copy(folder / "config.json", tmp_path)
+    index = {"weight_map": {n: "model-00001-of-00002.safetensors" for n in names}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    model = load(tmp_path)
+    assert torch.equal(model(tokens()), expected)
+    assert model.head.linear.weight is model.stack.embedding.weight
+    head = torch.randn(61, 32)
+    save_file({"lm_head.weight": head}, tmp_path / "model-head.safetensors")
+    untied = load(tmp_path)
+    assert torch.equal(untied.head.linear.weight, head)
+    assert not torch.equal(untied.stack.embedding.weight, head)

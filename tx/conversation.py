@@ -1,0 +1,135 @@
+"""A chat of several turns whose cache is kept (chapter 12's use of chapter 7).
+
+The cache holds what the model has read. At every turn the whole conversation is written anew as one text
+of ids; what agrees with the ids in the cache is not read again. So a turn reads its own tokens only, and
+the answers are those of a model that had read everything from the start.
+"""
+
+import torch
+
+from .cache import Cache
+from .sampling import generate
+
+PIECE = 256  # tokens read at a time, so that reading can be watched and interrupted
+
+
+class Conversation:
+    """A model in a chat.
+
+    Args:
+        model: a `Decoder`.
+        tokenizer: its `Tokenizer`; it must have a chat template.
+        system: what the model is told before the first turn.
+        context: number of tokens that it may look back on, what the model was made for unless given.
+
+    Attributes:
+        messages: [{"role": "user", "content": "…"}, …], the turns that are remembered.
+        n_read: tokens that the last turn had to read.
+        n_forgotten: messages that the last turn had to forget, because the context was full.
+        cut_short: whether the last answer ended because it might have no more tokens.
+
+    Raises:
+        ValueError: the model writes no text, there is no chat template, a context out of range.
+    """
+
+    def __init__(self, model, tokenizer, *, system=None, context=None):
+        self.model, self.tokenizer = model, tokenizer
+        self.system = [{"role": "system", "content": system}] if system else []
+        self.context = model.config.max_positions if context is None else context
+        _check_model(model.config, self.context)
+        self.eos = ends(model, tokenizer)
+        self.messages, self.ids, self.cache = [], [], Cache(model.config)
+        self.n_read, self.n_forgotten, self.cut_short = 0, 0, False
+        self._encode([{"role": "user", "content": "?"}])  # what its template refuses is refused now
+
+    def ask(self, text, max_new_tokens=512, *, on_text=None, on_read=None, **sampling):
+        """One turn: the answer to `text`.
+
+        When the context is full, the oldest turns are forgotten, down to half of it, because the rest must
+        be read again. An interruption (Ctrl-C) leaves the conversation as it stands: what was answered so
+        far is remembered, a question without an answer is not.
+
+        Args:
+            max_new_tokens: at most so many, and as many as the context has room for.
+            on_text: called with every piece of the answer, complete characters only.
+            on_read: called as `on_read(tokens read, tokens to read)`.
+            sampling: temperature and the like, for `generate`.
+
+        Raises:
+            ValueError: the question alone is too long for the context.
+        """
+        messages = [*self.messages, {"role": "user", "content": text}]
+        ids = self._fit(messages, max_new_tokens)
+        known = min(_agree(ids, self.ids[: self.cache.length]), len(ids) - 1)
+        self.cache.cut(known)
+        self.ids, self.n_read, self.n_forgotten = ids, len(ids) - known, len(self.messages) + 1 - len(messages)
+        answer, stream = [], self.tokenizer.stream()
+
+        def on_token(token, step):
+            answer.append(int(token))
+            if on_text is not None and answer[-1] not in self.eos:
+                on_text(stream.push(answer[-1]))
+
+        try:
+            tokens = self._read(ids, known, on_read)  # (1, n)
+            room = min(max_new_tokens, self.context - len(ids))
+            generate(self.model, tokens, room, eos=sorted(self.eos), cache=self.cache, on_token=on_token,
+                     **sampling)  # fmt: skip
+            if on_text is not None:
+                on_text(stream.finish())
+        finally:
+            self.cache.cut(self.cache.length)
+            self.ids = ids + answer
+            said = self.tokenizer.decode([id for id in answer if id not in self.eos])
+            if answer:
+                self.messages = [*messages, {"role": "assistant", "content": said}]
+        self.cut_short = answer[-1] not in self.eos
+        return said
+
+    def _fit(self, messages, n_new):
+        """The ids of a conversation, whose oldest turns are taken out until there is room for an answer."""
+        ids, wanted = self._encode(messages), min(n_new, self.context // 2)
+        if len(ids) + wanted > self.context:
+            while len(messages) > 1 and len(ids) + wanted > self.context // 2:
+                del messages[:2]
+                ids = self._encode(messages)
+        if len(ids) + 1 > self.context:
+            raise ValueError(
+                f"this question takes {len(ids)} tokens, the context has {self.context}: ask a shorter one."
+            )
+        return ids
+
+    def _encode(self, messages):
+        return self.tokenizer.encode(self.tokenizer.chat(self.system + messages), add_special=False)
+
+    @torch.no_grad()
+    def _read(self, ids, known, on_read):
+        """Read all but the last piece of what is new; returns that one, (1, n)."""
+        tokens = torch.tensor([ids], device=next(self.model.parameters()).device)  # (1, T)
+        start = known
+        while len(ids) - start > PIECE:
+            self.model(tokens[:, start : start + PIECE], cache=self.cache, last=1)
+            start += PIECE
+            if on_read is not None:
+                on_read(start - known, len(ids) - known)
+        return tokens[:, start:]  # (1, n)
+
+
+def ends(model, tokenizer):
+    """Ids that end a text, by the tokenizer and by the `config.json`."""
+    given = model.source_config.get("eos_token_id")
+    given = given if isinstance(given, list) else [given]
+    return {id for id in [*given, *map(tokenizer.special.get, ("eos", "eot"))] if id is not None}
+
+
+def _agree(ids, others):
+    """How many ids two lists have in common from the start."""
+    pairs = enumerate(zip(ids, others, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(ids), len(others)))
+
+
+def _check_model(config, context):
+    if config.encoder is not None or not config.causal:
+        raise ValueError("this model does not go on with a text, so it cannot chat: a decoder can.")
+    if not 32 <= context <= config.max_positions:
+        raise ValueError(f"context = {context}: expected 32 … {config.max_positions}, as the model was made for.")

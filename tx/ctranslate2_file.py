@@ -1,0 +1,131 @@
+"""CTranslate2's `model.bin` of a Whisper, in the words of its `config.json` (chapter 10).
+
+The packaged Whisper comes in this format: little-endian, u32 version, a string, u32 revision, u32 number
+of variables; for each a string name, u8 axes, u32 sizes, u8 type, u32 bytes, data. A string is u16 length,
+its closing NUL counted, and bytes. Every length is checked against the size of the file.
+"""
+
+import struct
+
+import torch
+
+from .families.reading import CheckpointError
+
+DTYPES = {0: torch.float32, 4: torch.float16}
+NORM = {"gamma": "weight", "beta": "bias"}
+
+
+class Ctranslate2Tensors:
+    """The weights of a Whisper in a folder with `model.bin`."""
+
+    def __init__(self, folder):
+        path = folder / "model.bin"
+        self.bytes, self.at = path.read_bytes(), 0
+        try:
+            self.stored = self._variables()
+            self.names = dict(self._translated())
+            self.config = self._settings()
+        except (struct.error, UnicodeDecodeError, KeyError, IndexError, ValueError) as error:
+            problem = f"damaged    byte {self.at} of {path.name}: {error!r}"
+            raise CheckpointError(f"{folder} cannot be loaded as a CTranslate2 Whisper", [problem]) from error
+
+    def shape(self, name):
+        variable, rows = self.names[name]
+        sizes = self.stored[variable][0]
+        return (rows.stop - rows.start, *sizes[1:]) if rows else sizes
+
+    def get(self, name):
+        variable, rows = self.names[name]
+        sizes, dtype, start, n_bytes = self.stored[variable]
+        count = n_bytes // dtype.itemsize
+        tensor = torch.frombuffer(bytearray(self.bytes[start : start + n_bytes]), dtype=dtype, count=count)
+        tensor = tensor.view(sizes)
+        return tensor[rows] if rows else tensor
+
+    def _variables(self):
+        """{name: (sizes, dtype, first byte, bytes)} of every variable with numbers in it."""
+        version, spec, _ = self._number("I"), self._string(), self._number("I")
+        if version != 6 or spec != "WhisperSpec":
+            raise ValueError(f"version {version} of {spec!r}, expected 6 of 'WhisperSpec'")
+        found = {}
+        for _ in range(self._number("I")):
+            name, n_axes = self._string(), self._number("B")
+            sizes = tuple(self._number("I") for _ in range(n_axes))
+            kind, n_bytes = self._number("B"), self._number("I")
+            if self.at + n_bytes > len(self.bytes):
+                raise ValueError(f"{name} has {n_bytes} bytes, {len(self.bytes) - self.at} are left")
+            if n_axes:
+                dtype = DTYPES[kind]
+                if n_bytes != torch.Size(sizes).numel() * dtype.itemsize:
+                    raise ValueError(f"{name} has {n_bytes} bytes and shape {sizes}")
+                found[name] = sizes, dtype, self.at, n_bytes
+            elif name.endswith("num_heads"):
+                found[name] = struct.unpack_from("<h", self.bytes, self.at)[0]
+            self.at += n_bytes
+        return found
+
+    def _translated(self):
+        """(our family's name, (variable, rows or None)); fused projections are cut into rows."""
+        for name in self.stored:
+            stem, _, end = name.rpartition("/")
+            side, _, rest = stem.partition("/")
+            if name == "decoder/embeddings/weight":
+                yield "model.decoder.embed_tokens.weight", (name, None)
+            elif end == "encodings":
+                yield f"model.{side}.embed_positions.weight", (name, None)
+            elif rest in ("conv1", "conv2"):
+                yield f"model.encoder.{rest}.{end}", (name, None)
+            elif rest == "layer_norm":
+                yield f"model.{side}.layer_norm.{NORM[end]}", (name, None)
+            elif rest.startswith("layer_"):
+                layer, _, part = rest.removeprefix("layer_").partition("/")
+                yield from self._layer(name, f"model.{side}.layers.{layer}", part, end)
+
+    def _layer(self, name, layer, part, end):
+        part, _, inner = part.partition("/")
+        if part == "ffn":
+            new = {"layer_norm": "final_layer_norm", "linear_0": "fc1", "linear_1": "fc2"}[inner]
+            yield f"{layer}.{new}.{NORM.get(end, end)}", (name, None)
+            return
+        attention = "self_attn" if part == "self_attention" else "encoder_attn"
+        if inner == "layer_norm":
+            yield f"{layer}.{attention}_layer_norm.{NORM[end]}", (name, None)
+            return
+        fused = {
+            ("self_attn", "linear_0"): "qkv", ("self_attn", "linear_1"): "o",
+            ("encoder_attn", "linear_0"): "q", ("encoder_attn", "linear_1"): "kv",
+            ("encoder_attn", "linear_2"): "o",
+        }[attention, inner]  # fmt: skip
+        each = self.stored[name][0][0] // len(fused)
+        for number, letter in enumerate(fused):
+            if letter == "k" and end == "bias":
+                continue  # zeros: Whisper's keys have no bias
+            projection = "out_proj" if letter == "o" else f"{letter}_proj"
+            rows = slice(number * each, (number + 1) * each)
+            yield f"{layer}.{attention}.{projection}.{end}", (name, rows)
+
+    def _settings(self):
+        sizes = {name: stored[0] for name, stored in self.stored.items() if isinstance(stored, tuple)}
+        config = {
+            "model_type": "whisper", "vocab_size": sizes["decoder/embeddings/weight"][0],
+            "d_model": sizes["decoder/embeddings/weight"][1], "num_mel_bins": sizes["encoder/conv1/weight"][1],
+            "max_source_positions": sizes["encoder/position_encodings/encodings"][0],
+            "max_target_positions": sizes["decoder/position_encodings/encodings"][0],
+        }  # fmt: skip
+        for side in ("encoder", "decoder"):
+            numbered = (name.split("/")[1] for name in sizes if name.startswith(f"{side}/layer_"))
+            config[f"{side}_layers"] = len({part for part in numbered if part != "layer_norm"})
+            config[f"{side}_attention_heads"] = self.stored[f"{side}/num_heads"]
+            config[f"{side}_ffn_dim"] = sizes[f"{side}/layer_0/ffn/linear_0/weight"][0]
+        return config
+
+    def _number(self, form):
+        value = struct.unpack_from("<" + form, self.bytes, self.at)[0]
+        self.at += struct.calcsize(form)
+        return value
+
+    def _string(self):
+        length = self._number("H")
+        text = self.bytes[self.at : self.at + length].rstrip(b"\0").decode("utf-8")
+        self.at += length
+        return text

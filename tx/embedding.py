@@ -1,0 +1,97 @@
+"""Texts as vectors: mean pooling, unit length, and search by cosine (chapter 8).
+
+Source: Reimers and Gurevych 2019, Sentence-BERT (arXiv:1908.10084): the mean of the hidden states of all
+real tokens, here of unit length, so that a dot product is a cosine.
+"""
+
+import json
+
+import torch
+import torch.nn.functional as F
+
+from .checkpoints import load
+from .encoder import Encoder
+from .packaged import locate
+from .tokenization import batch, load_tokenizer
+
+
+def pool(hidden, real):
+    """The mean over real tokens: hidden (B, T, D), real (B, T) booleans -> (B, D)."""
+    weights = real[..., None].to(hidden.dtype)  # (B, T, 1)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)  # (B, D)
+
+
+class Embedder:
+    """Turns texts into vectors of unit length.
+
+    Args:
+        source: an encoder's checkpoint, as for `load`. What the folder says of pooling and of the longest
+            text (`1_Pooling/config.json`, `sentence_bert_config.json`) is heeded.
+
+    Attributes:
+        longest: tokens of a text that are read, [CLS] and [SEP] counted.
+
+    Raises:
+        ValueError: the model is no encoder, or its vectors are not pooled by the mean.
+    """
+
+    def __init__(self, source="all-minilm-l6-v2"):
+        folder = locate(source)
+        _check_pooling(folder)
+        self.model = load(source)
+        if not isinstance(self.model, Encoder):
+            raise ValueError(f"{source} is no encoder: texts become vectors with a BERT or its kind.")
+        self.tokenizer = load_tokenizer(source)
+        longest = _settings(folder / "sentence_bert_config.json").get("max_seq_length")
+        self.longest = min(longest or self.model.config.max_positions, self.model.config.max_positions)
+
+    def encode(self, text):
+        """The ids of a text; of one that is too long the beginning, and the last special token."""
+        ids = self.tokenizer.encode(text)
+        if len(ids) > self.longest:
+            ids = ids[: self.longest - 1] + ids[-1:]
+        return ids
+
+    @torch.no_grad()
+    def __call__(self, texts, *, batch_size=32, on_batch=None):
+        """Vectors of unit length, (N, D), in the order of the texts.
+
+        Texts of similar length are read together, `batch_size` at a time, so that little padding is read.
+        on_batch is called as `on_batch(texts done, texts)`.
+        """
+        if isinstance(texts, str) or not texts:
+            raise ValueError(f"texts = {texts!r}: expected a list with at least one text.")
+        rows = [self.encode(text) for text in texts]
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        found = []
+        for start in range(0, len(rows), batch_size):
+            chosen = [rows[i] for i in order[start : start + batch_size]]
+            tokens, real = batch(chosen, self.tokenizer.special.get("pad", 0))  # (B, T), (B, T)
+            found.append(F.normalize(pool(self.model(tokens, real), real)))  # (B, D)
+            if on_batch is not None:
+                on_batch(start + len(chosen), len(rows))
+        vectors = torch.cat(found)  # (N, D)
+        return vectors[torch.tensor(order).argsort()]  # (N, D)
+
+
+def search(query, passages, k=5):
+    """The k passages nearest to a query, best first: [(cosine, number of the passage), …].
+
+    query (D,), passages (N, D), of unit length.
+    """
+    cosines = passages @ query  # (N,)
+    best = cosines.topk(min(k, len(passages)))
+    return list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+
+
+def _settings(path):
+    """The dictionary in a JSON file, empty where there is none."""
+    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return values if isinstance(values, dict) else {}
+
+
+def _check_pooling(folder):
+    given = _settings(folder / "1_Pooling" / "config.json")
+    modes = [name for name, on in given.items() if name.startswith("pooling_mode") and on is True]
+    if modes and modes != ["pooling_mode_mean_tokens"]:
+        raise ValueError(f"{folder} asks for {', '.join(modes)}: only the mean over tokens is supported.")

@@ -1,0 +1,77 @@
+"""Encoder–decoder models: T5, BART, Whisper (chapter 9)."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .block import Stack
+from .decoder import Head
+from .masks import padding
+
+
+class AudioFront(nn.Module):
+    """Whisper's ears: two convolutions, the second of which halves the number of frames."""
+
+    def __init__(self, n_mels, d_model):
+        super().__init__()
+        self.first = nn.Conv1d(n_mels, d_model, kernel_size=3, padding=1)
+        self.second = nn.Conv1d(d_model, d_model, kernel_size=3, stride=2, padding=1)
+
+    def forward(self, mel):
+        """mel (B, n_mels, frames) -> (B, S, D), S = frames / 2."""
+        return F.gelu(self.second(F.gelu(self.first(mel)))).mT  # (B, S, D)
+
+
+class EncoderDecoder(nn.Module):
+    """One stack reads the source from both sides, the other writes, and looks at what was read.
+
+    Args:
+        config: of the decoder; `config.encoder` is the encoder's.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        hears = config.encoder.n_mels
+        self.front = AudioFront(hears, config.encoder.d_model) if hears else None
+        embedding = nn.Embedding(config.vocab_size, config.d_embedding)
+        self.encoder = Stack(config.encoder, None if hears else embedding)
+        self.decoder = Stack(config, embedding, cross=True)
+        self.head = Head(config, embedding)
+
+    def tie(self):
+        """One matrix for embedding and head, as after loading a file that holds it once."""
+        self.head.linear.weight = self.decoder.embedding.weight
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        """source ids (B, S) or mel (B, n_mels, frames), target ids (B, T) -> logits (B, T, V).
+
+        Masks are (B, S) and (B, T) with True = a real token.
+        """
+        memory = self.encode(source, source_mask)  # (B, S, D)
+        return self.decode(target, memory, source_mask, target_mask=target_mask)  # (B, T, V)
+
+    def encode(self, source, mask=None):
+        """source ids (B, S) or mel (B, n_mels, frames) -> memory (B, S, D)."""
+        x = source if self.front is None else self.front(source)  # (B, S)  or (B, S, D)
+        return self.encoder(x, mask)  # (B, S, D)
+
+    def decode(self, target, memory, source_mask=None, *, target_mask=None, cache=None, last=None):
+        """target ids (B, T), memory (B, S, D) -> logits (B, T, V); see `Decoder.forward`.
+
+        The cross-attention sees what is real in the *source*.
+        """
+        if isinstance(source_mask, torch.Tensor):
+            source_mask = None if bool(source_mask.all()) else padding(source_mask)
+        x = self.decoder(target, target_mask, cache=cache, memory=memory, memory_mask=source_mask)
+        x = x if last is None else x[:, -last:]  # (B, last, D)
+        return self.head(x)  # (B, T, V)
+
+
+def shift_right(targets, start, pad):
+    """What the decoder reads when it should write `targets` (B, T): start, then all but the last.
+
+    -100, the mark of places that the loss ignores, becomes `pad`.
+    """
+    first = torch.full_like(targets[:, :1], start)  # (B, 1)
+    return torch.cat([first, targets[:, :-1].masked_fill(targets[:, :-1] == -100, pad)], dim=1)  # (B, T)

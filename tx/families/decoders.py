@@ -1,0 +1,256 @@
+"""Decoder-only families: from `config.json` to `Config`, and the names of their weights."""
+
+import math
+
+from ..config import Config
+from .weights import pairs
+
+# ── learned positions, LayerNorm ─────────────────────────────────────────────────────────────────
+
+
+def openai_gpt(r):
+    d = r.number("n_embd", 768)
+    return Config(
+        vocab_size=r.number("vocab_size", 40478), d_model=d, n_layers=r.number("n_layer", 12),
+        n_heads=r.number("n_head", 12), d_ff=4 * d, max_positions=r.number("n_positions", 512),
+        norm_place="post", final_norm=False, norm_eps=r("layer_norm_epsilon", 1e-5),
+        # its "gelu" is the tanh form
+        activation="gelu_tanh" if r("afn", "gelu") == "gelu" else r.activation("afn", "gelu"),
+        tied=r("tie_word_embeddings", True),
+        dropout=r("resid_pdrop", 0.1), attention_dropout=r("attn_pdrop", 0.1),
+    )  # fmt: skip
+
+
+GPT_BLOCK = """
+    .ln_1 = .attention_norm
+    .attn.c_attn = .attention.(query key value) : turned rows
+    .attn.c_proj = .attention.out : turned
+    .ln_2 = .feed_forward_norm
+    .mlp.c_fc = .feed_forward.up : turned
+    .mlp.c_proj = .feed_forward.down : turned
+    lm_head = head.linear
+"""
+OPENAI_GPT = pairs("transformer.h.{}", """
+    transformer.tokens_embed = stack.embedding
+    transformer.positions_embed = stack.positions.full.table
+""" + GPT_BLOCK.strip())  # fmt: skip
+
+
+def gpt2(r):
+    d = r.number("n_embd", 768)
+    r.refuse("add_cross_attention", False)
+    return Config(
+        vocab_size=r.number("vocab_size", 50257), d_model=d, n_layers=r.number("n_layer", 12),
+        n_heads=r.number("n_head", 12), d_ff=r("n_inner", 4 * d), max_positions=r.number("n_positions", 1024),
+        norm_eps=r("layer_norm_epsilon", 1e-5), activation=r.activation("activation_function", "gelu_new"),
+        scale=None if r("scale_attn_weights", True) else 1.0,
+        scale_by_layer=r("scale_attn_by_inverse_layer_idx", False), tied=r("tie_word_embeddings", True),
+        dropout=r("resid_pdrop", 0.1), attention_dropout=r("attn_pdrop", 0.1),
+    )  # fmt: skip
+
+
+GPT2 = pairs("transformer.h.{}", """
+    transformer.wte = stack.embedding
+    transformer.wpe = stack.positions.full.table
+    transformer.ln_f = stack.norm
+""" + GPT_BLOCK.strip())  # fmt: skip
+
+
+def gpt_neox(r):
+    d, h = r.number("hidden_size", 6144), r.number("num_attention_heads", 64)
+    return Config(
+        vocab_size=r.number("vocab_size", 50432), d_model=d, n_layers=r.number("num_hidden_layers", 44),
+        n_heads=h, d_ff=r.number("intermediate_size", 24576),
+        max_positions=r.number("max_position_embeddings", 2048),
+        norm_eps=r("layer_norm_eps", 1e-5), parallel=r("use_parallel_residual", True),
+        attention_bias="qkvo" if r("attention_bias", True) else "",
+        positions="rope", rope=r.rope(d // h, base_key="rotary_emb_base", share=0.25),
+        activation=r.activation("hidden_act", "gelu"), tied=r("tie_word_embeddings", False),
+        dropout=r("hidden_dropout", 0.0), attention_dropout=r("attention_dropout", 0.0),
+    )  # fmt: skip
+
+
+GPT_NEOX = pairs("gpt_neox.layers.{}", """
+    gpt_neox.embed_in = stack.embedding
+    .input_layernorm = .attention_norm
+    .attention.query_key_value = .attention.(query key value) : per head
+    .attention.dense = .attention.out
+    .post_attention_layernorm = .feed_forward_norm
+    .mlp.dense_h_to_4h = .feed_forward.up
+    .mlp.dense_4h_to_h = .feed_forward.down
+    gpt_neox.final_layer_norm = stack.norm
+    embed_out = head.linear
+""")  # fmt: skip
+
+
+def bloom(r):
+    d = r.number("hidden_size", r("n_embed", 64))
+    return Config(
+        vocab_size=r.number("vocab_size", 250880), d_model=d,
+        n_layers=r.number("n_layer", r("num_hidden_layers", 2)),
+        n_heads=r.number("n_head", r("num_attention_heads", 8)), d_ff=4 * d, max_positions=2**31 - 1,
+        norm_eps=r("layer_norm_epsilon", 1e-5), embedding_norm=True,
+        residual_after_norm=r("apply_residual_connection_post_layernorm", False),
+        positions="alibi", activation="gelu_tanh", tied=r("tie_word_embeddings", True),
+        dropout=r("hidden_dropout", 0.0), attention_dropout=r("attention_dropout", 0.0),
+    )  # fmt: skip
+
+
+BLOOM = pairs("transformer.h.{}", """
+    transformer.word_embeddings = stack.embedding
+    transformer.word_embeddings_layernorm = stack.embedding_norm
+    .input_layernorm = .attention_norm
+    .self_attention.query_key_value = .attention.(query key value) : per head
+    .self_attention.dense = .attention.out
+    .post_attention_layernorm = .feed_forward_norm
+    .mlp.dense_h_to_4h = .feed_forward.up
+    .mlp.dense_4h_to_h = .feed_forward.down
+    transformer.ln_f = stack.norm
+    lm_head = head.linear
+""")  # fmt: skip
+
+
+def mpt(r):
+    d, attention = r.number("d_model", 2048), r("attn_config", {})
+    return Config(
+        vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("n_layers", 24),
+        n_heads=r.number("n_heads", 16), d_ff=4 * d, max_positions=r.number("max_seq_len", 2048),
+        norm_eps=r("layer_norm_epsilon", 1e-5), norm_bias=False, attention_bias="", ffn_bias=False,
+        positions="alibi", scale=attention.get("softmax_scale"), clip_qkv=attention.get("clip_qkv"),
+        activation="gelu", tied=r("tie_word_embeddings", True),
+    )  # fmt: skip
+
+
+MPT = pairs("transformer.blocks.{}", """
+    transformer.wte = stack.embedding
+    .norm_1 = .attention_norm
+    .attn.Wqkv = .attention.(query key value) : rows
+    .attn.out_proj = .attention.out
+    .norm_2 = .feed_forward_norm
+    .ffn.up_proj = .feed_forward.up
+    .ffn.down_proj = .feed_forward.down
+    transformer.norm_f = stack.norm
+    lm_head = head.linear
+""")  # fmt: skip
+
+# ── LLaMA and what grew from it ──────────────────────────────────────────────────────────────────
+
+
+def llama(r, **other):
+    """LLaMA 1, 2 and 3; the families below say in `other` where they differ."""
+    d, h = r.number("hidden_size", 4096), r.number("num_attention_heads", 32)
+    d_head = r.number("head_dim", d // h)
+    attention_bias = r("attention_bias", False)
+    switches = dict(
+        vocab_size=r.number("vocab_size", 32000), d_model=d, n_layers=r.number("num_hidden_layers", 32),
+        n_heads=h, n_kv_heads=r.number("num_key_value_heads", h), d_head=d_head,
+        d_ff=r.number("intermediate_size", 11008), max_positions=r.number("max_position_embeddings", 2048),
+        norm="rms", norm_eps=r("rms_norm_eps", 1e-6), attention_bias="qkvo" if attention_bias else "",
+        gated=True, ffn_bias=r("mlp_bias", False), tied=r("tie_word_embeddings", False),
+        attention_dropout=r("attention_dropout", 0.0),
+    )  # fmt: skip
+    other.setdefault("activation", None)
+    other.setdefault("rope", None)
+    switches |= {"positions": "rope", **other}
+    switches["activation"] = other["activation"] or r.activation("hidden_act", "silu")
+    switches["rope"] = other["rope"] or r.rope(d_head)
+    return Config(**switches)
+
+
+LLAMA = pairs("model.layers.{}", """
+    model.embed_tokens = stack.embedding
+    .input_layernorm = .attention_norm
+    .self_attn.q_proj = .attention.query
+    .self_attn.k_proj = .attention.key
+    .self_attn.v_proj = .attention.value
+    .self_attn.o_proj = .attention.out
+    .self_attn.q_norm = .attention.query_norm
+    .self_attn.k_norm = .attention.key_norm
+    .self_attn.sinks = .attention.sinks
+    .post_attention_layernorm = .feed_forward_norm
+    .mlp.gate_proj = .feed_forward.gate
+    .mlp.up_proj = .feed_forward.up
+    .mlp.down_proj = .feed_forward.down
+    model.norm = stack.norm
+    lm_head = head.linear
+""")  # fmt: skip
+
+
+def mistral(r, **other):
+    window = r("sliding_window")
+    return llama(r, attention_bias="", ffn_bias=False, window=window, **other)
+
+
+def layer_types(r, default, n_layers=32):
+    """The kind of every layer from the file's `layer_types`, or from a rule on the layer's number."""
+    given = r("layer_types") or [default(i) for i in range(r.number("num_hidden_layers", n_layers))]
+    return tuple("window" if kind == "sliding_attention" or kind == "window" else "full" for kind in given)
+
+
+def gemma(r, **other):
+    d = r.number("hidden_size", 3072)
+    switches = dict(norm="rms_plus_one", tied=r("tie_word_embeddings", True), activation="gelu_tanh",
+                    embedding_scale=math.sqrt(d))  # fmt: skip
+    return llama(r, **(switches | other))
+
+
+def gemma2(r, **other):
+    sliding = lambda i: "full" if i % 2 else "window"
+    switches = dict(
+        norm_place="sandwich", scale=r("query_pre_attn_scalar", 256) ** -0.5,
+        softcap=r("attn_logit_softcapping"), logit_softcap=r("final_logit_softcapping"),
+        window=r("sliding_window", 4096), layer_types=layer_types(r, sliding),
+        activation=r.activation("hidden_activation", "gelu_pytorch_tanh"),
+    )  # fmt: skip
+    return gemma(r, **(switches | other))
+
+
+GEMMA2 = [pair for pair in LLAMA if "layernorm" not in pair.theirs] + pairs("model.layers.{}", """
+    .input_layernorm = .attention_norm
+    .post_attention_layernorm = .attention_output_norm
+    .pre_feedforward_layernorm = .feed_forward_norm
+    .post_feedforward_layernorm = .feed_forward_output_norm
+""")  # fmt: skip
+
+
+def gemma3(r):
+    every = r("sliding_window_pattern", 6)
+    sliding = lambda i: "window" if (i + 1) % every else "full"
+    r.refuse("use_bidirectional_attention", False)
+    d_head = r.number("head_dim", 256)
+    return gemma2(
+        r, qk_norm="head", layer_types=layer_types(r, sliding),
+        rope=r.rope(d_head, 1e6, "full_attention"),
+        rope_window=r.rope(d_head, 1e4, "sliding_attention", base_key="rope_local_base_freq"),
+    )  # fmt: skip
+
+
+def qwen2(r, **other):
+    slides = r("use_sliding_window", False)
+    first = r("max_window_layers", 28)
+    sliding = lambda i: "window" if slides and i >= first else "full"
+    switches = dict(
+        attention_bias="qkv", ffn_bias=False, layer_types=layer_types(r, sliding),
+        window=r("sliding_window", 4096) if slides else None,
+    )  # fmt: skip
+    return llama(r, **(switches | other))
+
+
+def qwen3(r, **other):
+    bias = "qkvo" if r("attention_bias", False) else ""
+    return qwen2(r, attention_bias=bias, qk_norm="head", **other)
+
+
+def mixtral(r):
+    return llama(
+        r, attention_bias="", ffn_bias=False, window=r("sliding_window"),
+        n_experts=r.number("num_local_experts", 8), experts_per_token=r.number("num_experts_per_tok", 2),
+    )  # fmt: skip
+
+
+MIXTRAL = LLAMA + pairs("model.layers.{}", """
+    .block_sparse_moe.gate = .feed_forward.router
+    .block_sparse_moe.experts.{e}.w1 = .feed_forward.experts.{e}.gate
+    .block_sparse_moe.experts.{e}.w3 = .feed_forward.experts.{e}.up
+    .block_sparse_moe.experts.{e}.w2 = .feed_forward.experts.{e}.down
+""")  # fmt: skip

@@ -1,0 +1,139 @@
+"""Encoder–decoder families: from `config.json` to two `Config`s, and the names of their weights."""
+
+import math
+from dataclasses import replace
+
+from ..config import Config
+from .weights import pairs
+
+
+def t5(r, scaled=None):
+    """T5, v1.1 and FLAN: they differ in the feed-forward and in the scale before the head."""
+    d, kind = r.number("d_model", 512), r("feed_forward_proj", "relu")
+    gated = kind.startswith("gated-")
+    activation = {"relu": "relu", "gated-gelu": "gelu_tanh", "gelu": "gelu", "gated-silu": "silu"}.get(kind)
+    if activation is None:
+        known = "relu, gelu, gated-gelu, gated-silu"
+        r.problems.append(f"unknown    feed_forward_proj = {kind!r}   known: {known}")
+        activation = "relu"
+    if scaled is None:  # new files say it in a word of its own, old ones by their tie
+        scaled = r("scale_decoder_outputs", r("tie_word_embeddings", True))
+    n_layers = r.number("num_layers", 6)
+    decoder = Config(
+        vocab_size=r.number("vocab_size", 32128), d_model=d, d_head=r.number("d_kv", 64),
+        n_layers=r.number("num_decoder_layers", n_layers), n_heads=r.number("num_heads", 8),
+        d_ff=r.number("d_ff", 2048), max_positions=2**31 - 1,
+        norm="rms", norm_eps=r("layer_norm_epsilon", 1e-6), attention_bias="", ffn_bias=False,
+        scale=1.0, positions="t5", buckets=r.number("relative_attention_num_buckets", 32),
+        bucket_distance=r.number("relative_attention_max_distance", 128),
+        activation=activation, gated=gated, tied=True, head_scale=d**-0.5 if scaled else None,
+        **dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout"), r("dropout_rate", 0.1)),
+    )  # fmt: skip
+    return replace(decoder, encoder=replace(decoder, causal=False, n_layers=n_layers, layer_types=()))
+
+
+def mt5(r):
+    return t5(r, scaled=False)
+
+
+def t5_stack(side, last):
+    return pairs(f"{side}.block.{{}}.layer", f"""
+    {side}.block.0.layer.0.SelfAttention.relative_attention_bias = {side}.positions.full.table
+    .0.layer_norm = .attention_norm
+    .0.SelfAttention.q = .attention.query
+    .0.SelfAttention.k = .attention.key
+    .0.SelfAttention.v = .attention.value
+    .0.SelfAttention.o = .attention.out
+    .1.layer_norm = .cross_attention_norm
+    .1.EncDecAttention.q = .cross_attention.query
+    .1.EncDecAttention.k = .cross_attention.key
+    .1.EncDecAttention.v = .cross_attention.value
+    .1.EncDecAttention.o = .cross_attention.out
+    .{last}.layer_norm = .feed_forward_norm
+    .{last}.DenseReluDense.wi = .feed_forward.up
+    .{last}.DenseReluDense.wi_0 = .feed_forward.gate
+    .{last}.DenseReluDense.wi_1 = .feed_forward.up
+    .{last}.DenseReluDense.wo = .feed_forward.down
+    {side}.final_layer_norm = {side}.norm
+""", ours=f"{side}.blocks.{{}}")  # fmt: skip
+
+
+def t5_names(values):
+    """`wi` is the only matrix up, or `wi_1` the one beside the gate."""
+    gated = values.get("feed_forward_proj", "relu").startswith("gated")
+    wrong = ".DenseReluDense.wi" if gated else ".DenseReluDense.wi_1"
+    shared = pairs("", "shared = decoder.embedding\nlm_head = head.linear")
+    return shared + [pair for pair in t5_stack("encoder", 1) + t5_stack("decoder", 2)
+                     if not pair.theirs.endswith(wrong)]  # fmt: skip
+
+
+def bart(r, **other):
+    """BART; Marian and Whisper say in `other` where they differ."""
+    d = r.number("d_model", 1024)
+    shared = dict(
+        vocab_size=r.number("vocab_size", 50265), d_model=d,
+        max_positions=r.number("max_position_embeddings", 1024), position_offset=2,
+        norm_place="post", final_norm=False, embedding_norm=True,
+        activation=r.activation("activation_function", "gelu"), tied=r("tie_word_embeddings", True),
+        head_bias=True,
+        embedding_scale=math.sqrt(d) if r("scale_embedding", False) else None,
+        dropout=r("dropout", 0.1), attention_dropout=r("attention_dropout", 0.0),
+        ffn_dropout=r("activation_dropout", 0.0),
+    ) | other  # fmt: skip
+    sides = {
+        side: Config(
+            n_layers=r.number(f"{side}_layers", 12), n_heads=r.number(f"{side}_attention_heads", 16),
+            d_ff=r.number(f"{side}_ffn_dim", 4096), causal=side == "decoder", **shared,
+        ) for side in ("encoder", "decoder")
+    }  # fmt: skip
+    return replace(sides["decoder"], encoder=sides["encoder"])
+
+
+def marian(r):
+    r.refuse("share_encoder_decoder_embeddings", True)
+    return bart(r, positions="sinusoidal", embedding_norm=False)
+
+
+def whisper(r):
+    config = bart(
+        r, norm_place="pre", final_norm=True, embedding_norm=False, attention_bias="qvo", head_bias=False,
+        position_offset=0, max_positions=r.number("max_target_positions", 448),
+        embedding_scale=None,  # the reference reads scale_embedding and does not use it
+    )  # fmt: skip
+    mels, longest = r.number("num_mel_bins", 80), r.number("max_source_positions", 1500)
+    encoder = replace(config.encoder, n_mels=mels, max_positions=longest)
+    return replace(config, encoder=encoder)
+
+
+def bart_stack(side):
+    return pairs(f"model.{side}.layers.{{}}", f"""
+    model.{side}.embed_positions = {side}.positions.full.table
+    model.{side}.layernorm_embedding = {side}.embedding_norm
+    model.{side}.layer_norm = {side}.norm
+    .self_attn.q_proj = .attention.query
+    .self_attn.k_proj = .attention.key
+    .self_attn.v_proj = .attention.value
+    .self_attn.out_proj = .attention.out
+    .self_attn_layer_norm = .attention_norm
+    .encoder_attn.q_proj = .cross_attention.query
+    .encoder_attn.k_proj = .cross_attention.key
+    .encoder_attn.v_proj = .cross_attention.value
+    .encoder_attn.out_proj = .cross_attention.out
+    .encoder_attn_layer_norm = .cross_attention_norm
+    .fc1 = .feed_forward.up
+    .fc2 = .feed_forward.down
+    .final_layer_norm = .feed_forward_norm
+""", ours=f"{side}.blocks.{{}}")  # fmt: skip
+
+
+BART = bart_stack("encoder") + bart_stack("decoder") + pairs("", """
+    model.shared = decoder.embedding
+    lm_head.weight = head.linear.weight
+    final_logits_bias = head.linear.bias : row
+""")  # fmt: skip
+WHISPER = bart_stack("encoder") + bart_stack("decoder") + pairs("", """
+    model.encoder.conv1 = front.first
+    model.encoder.conv2 = front.second
+    model.decoder.embed_tokens = decoder.embedding
+    proj_out = head.linear
+""")  # fmt: skip

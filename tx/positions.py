@@ -1,0 +1,319 @@
+"""Positions by three doors (chapter 4).
+
+Attention sees a set; a position scheme tells it an order. There are three doors, and a scheme uses one:
+
+    embed(positions)            added to the embeddings      Learned, Sinusoidal
+    turn(q, k, table)           turns queries and keys       Rope
+    bias(q, k, table, project)  added to the scores          Alibi, T5Bias, Disentangled
+
+`tables(positions, q_slots, k_slots)` computes once per forward pass what every layer then shares. `Positions`
+itself is NoPE: no door at all. Tables are computed in fp32 at least, whatever the model's dtype.
+"""
+
+import math
+
+import torch
+from torch import nn
+
+
+class Positions(nn.Module):
+    """No explicit positions (NoPE), and the interface of every scheme."""
+
+    def embed(self, positions, dtype=None):
+        """Vectors to add to the embeddings: positions (B or 1, T) -> (B or 1, T, D), or None."""
+        return None
+
+    def tables(self, positions, q_slots, k_slots):
+        """What all layers share in one pass.
+
+        positions (B or 1, T): where the new tokens stand in their texts. q_slots (1, T), k_slots
+        (1, S): numbers of the tokens in the row, padding counted; schemes that add to the scores
+        need only their differences.
+        """
+        return None
+
+    def turn(self, q, k, table):
+        """Queries and keys with their positions in them: (B, H, T, d_k), (B, G, T, d_k) -> same."""
+        return q, k
+
+    def bias(self, q, k, table, project=None):
+        """Numbers to add to the scores, broadcastable to (B, H, T, S), or None."""
+        return None
+
+
+# ── first door: added to the embeddings ──────────────────────────────────────────────────────────
+
+
+class Learned(Positions):
+    """One learned vector a position (GPT-2, BERT); it ends where the table ends.
+
+    offset: rows that are skipped, 2 for BART and pad + 1 for RoBERTa.
+    """
+
+    def __init__(self, n_positions, d_model, offset=0):
+        super().__init__()
+        self.offset = offset
+        self.table = nn.Embedding(n_positions + offset, d_model)
+
+    def embed(self, positions, dtype=None):
+        _check_range(positions, self.table.num_embeddings - self.offset)
+        return self.table(positions + self.offset)  # (B, T, D)  or (1, T, D)
+
+
+class Sinusoidal(Positions):
+    """Fixed sines and cosines (Vaswani et al. 2017, section 3.5): nothing to learn, no end.
+
+    The sines fill the first half of the features, the cosines the second, as in Marian; the paper
+    alternates them, which is a permutation of the features.
+    """
+
+    def __init__(self, d_model, base=10000.0):
+        super().__init__()
+        self.d_model, self.base = d_model, base
+
+    def embed(self, positions, dtype=None):
+        half = self.d_model // 2
+        steps = torch.arange(half, dtype=torch.float64, device=positions.device)  # (d_half,)
+        frequencies = self.base ** (-steps / half)  # (d_half,)
+        angles = positions[..., None].double() * frequencies  # (B, T, d_half)  or (1, T, d_half)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1).to(dtype)  # (B, T, D)  or (1, T, D)
+
+
+# ── second door: queries and keys are turned ─────────────────────────────────────────────────────
+
+
+class Rotary(Positions):
+    """RoPE: pairs of features turn by an angle proportional to position (Su et al. 2021).
+
+    The score of a query and a key then depends on how far apart they stand, not on where. Feature i
+    is paired with feature i + width/2 ("half" layout, the one of checkpoint files); the paper pairs
+    neighbours, see `interleave` and `deinterleave`.
+    """
+
+    def __init__(self, rope):
+        super().__init__()
+        self.rope = rope
+
+    def tables(self, positions, q_slots, k_slots):
+        """cos and sin (B or 1, 1, T, width/2) for the queries and the new keys beside them."""
+        frequencies, magnitude = rope_frequencies(self.rope, positions)  # (width/2,)
+        angles = positions[:, None, :, None].float() * frequencies  # (B, 1, T, width/2)
+        return magnitude * angles.cos(), magnitude * angles.sin()
+
+    def turn(self, q, k, table):
+        return rotate(q, *table), rotate(k, *table)
+
+
+def rotate(x, cos, sin):
+    """Turn the first features of x (B, H, T, d_k) pair by pair; cos, sin (B or 1, 1, T, width/2)."""
+    half = cos.shape[-1]
+    wide = x.to(cos.dtype)  # (B, H, T, d_k)
+    a, b, rest = wide[..., :half], wide[..., half : 2 * half], x[..., 2 * half :]
+    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)  # (B, H, T, width)
+    return torch.cat([turned.to(x.dtype), rest], dim=-1)  # (B, H, T, d_k)
+
+
+def interleave(w, n_heads):
+    """Rows of a query or key weight from the half layout to the neighbours' layout: (H·d_k, D)."""
+    return w.reshape(n_heads, 2, -1, *w.shape[1:]).transpose(1, 2).reshape(w.shape)
+
+
+def deinterleave(w, n_heads):
+    """The way back, which files of the GGUF format need: (H·d_k, D) -> (H·d_k, D)."""
+    return w.reshape(n_heads, -1, 2, *w.shape[1:]).transpose(1, 2).reshape(w.shape)
+
+
+def rope_frequencies(rope, positions):
+    """Angle per position of every pair (width/2,), and the magnitude of cos and sin.
+
+    Sources: position interpolation (arXiv:2306.15595) is "linear"; NTK-aware scaling raises the
+    base, "dynamic" as the text grows; YaRN (arXiv:2309.00071) treats fast and slow pairs apart;
+    "llama3" as in the Llama 3.1 release; LongRoPE (arXiv:2402.13753) has one factor a pair.
+    """
+    steps = torch.arange(0, rope.width, 2, device=positions.device).float() / rope.width  # (width/2,)
+    frequencies = rope.base**-steps  # (width/2,)
+    if rope.scaling == "linear":
+        return frequencies / rope.factor, 1.0
+    if rope.scaling == "dynamic":
+        length = max(int(positions.max()) + 1, rope.original)
+        grow = rope.factor * length / rope.original - (rope.factor - 1)
+        return (rope.base * grow ** (rope.width / (rope.width - 2))) ** -steps, 1.0
+    if rope.scaling == "yarn":
+        return _yarn(rope, frequencies)
+    if rope.scaling == "llama3":
+        return _llama3(rope, frequencies), 1.0
+    if rope.scaling == "longrope":
+        stretch = rope.long_factor if int(positions.max()) + 1 > rope.original else rope.short_factor
+        stretch = torch.tensor(stretch, device=positions.device)  # (width/2,)
+        paper = math.sqrt(1 + math.log(rope.factor) / math.log(rope.original)) if rope.factor > 1 else 1.0
+        return frequencies / stretch, rope.magnitude or paper
+    return frequencies, 1.0
+
+
+def _yarn(rope, frequencies):
+    """Fast pairs keep their frequency, slow ones are interpolated, a ramp in between."""
+
+    def pair_that_turns(times):  # within the original length
+        return rope.width * math.log(rope.original / (times * 2 * math.pi)) / (2 * math.log(rope.base))
+
+    low, high = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.width - 1)
+    pairs = torch.arange(len(frequencies), device=frequencies.device).float()  # (width/2,)
+    slow = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)  # (width/2,)
+    mixed = frequencies / rope.factor * slow + frequencies * (1 - slow)  # (width/2,)
+    return mixed, rope.magnitude or 0.1 * math.log(rope.factor) + 1.0
+
+
+def _llama3(rope, frequencies):
+    """Wavelengths that fit often into the original length stay, long ones are interpolated."""
+    turns = rope.original * frequencies / (2 * math.pi)  # (width/2,)  within the original length
+    keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)  # (width/2,)
+    keep = keep.clamp(0, 1)  # (width/2,)
+    return keep * frequencies + (1 - keep) * frequencies / rope.factor  # (width/2,)
+
+
+# ── third door: added to the scores ──────────────────────────────────────────────────────────────
+
+
+class Alibi(Positions):
+    """ALiBi: a penalty that grows linearly with distance (Press et al. 2021), a slope a head.
+
+    BLOOM and MPT write the slopes for a number of heads that is no power of two in two ways, which
+    give the same slopes in the same order.
+    """
+
+    def __init__(self, n_heads):
+        super().__init__()
+        self.n_heads = n_heads
+
+    def tables(self, positions, q_slots, k_slots):
+        distance = (k_slots[:, None, None, :] - q_slots[:, None, :, None]).float()  # (B, 1, T, S)
+        slopes = alibi_slopes(self.n_heads).to(distance.device)  # (H,)
+        return slopes.view(1, -1, 1, 1) * distance  # (B, H, T, S)
+
+    def bias(self, q, k, table, project=None):
+        return table
+
+
+def alibi_slopes(n_heads):
+    """Slopes (H,): 2^(-8/H), 2^(-16/H) … for H a power of two.
+
+    For other H: those of the power below, then every second one of the power above.
+    """
+    power = 2 ** math.floor(math.log2(n_heads))
+    base = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
+    if power == n_heads:
+        return torch.tensor(base)  # (H,)
+    finer = [2.0 ** (-8 * (i + 1) / (2 * power)) for i in range(2 * power)]
+    return torch.tensor((base + finer[::2])[:n_heads])  # (H,)
+
+
+class T5Bias(Positions):
+    """T5: a learned number for each head and bucket of distances, shared by all layers of a stack.
+
+    Half of the buckets are exact, the rest grow logarithmically up to `max_distance`; a
+    bidirectional stack has its own half for keys to the right. Raffel et al. 2020, section 2.1.
+    """
+
+    def __init__(self, n_buckets, max_distance, n_heads, bidirectional):
+        super().__init__()
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.table = nn.Embedding(n_buckets, n_heads)
+
+    def tables(self, positions, q_slots, k_slots):
+        distance = k_slots[:, None, :] - q_slots[:, :, None]  # (B, T, S)  above 0: the key is to the right
+        bucket = t5_bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
+        return self.table(bucket).permute(0, 3, 1, 2)  # (B, H, T, S)
+
+    def bias(self, q, k, table, project=None):
+        return table
+
+
+def t5_bucket(distance, n_buckets, max_distance, bidirectional):
+    """Number of the bucket of every distance k_pos - q_pos, same shape, integers."""
+    first = torch.zeros_like(distance)
+    if bidirectional:
+        n_buckets //= 2
+        first, distance = (distance > 0) * n_buckets, distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    exact = n_buckets // 2
+    share = torch.log(distance.float() / exact) / math.log(max_distance / exact)
+    far = exact + (share * (n_buckets - exact)).long()
+    far = far.clamp(max=n_buckets - 1)
+    return first + torch.where(distance < exact, distance, far)
+
+
+class Disentangled(Positions):
+    """DeBERTa: content looks at relative positions, and positions look at content (He et al. 2020).
+
+    The scores get q·K_r(distance) and k·Q_r(-distance), where K_r and Q_r are projections of a table
+    of relative positions. `project` maps that table (R, D) to a layer's (K_r, Q_r), each
+    (1, H, R, d_k) or None where the family leaves a term out.
+
+    span: distances beyond it share the last row; log buckets beyond span/2 for DeBERTa v2.
+    """
+
+    def __init__(self, span, d_model, n_buckets=0, max_distance=0, norm=None):
+        super().__init__()
+        self.span, self.n_buckets, self.max_distance = span, n_buckets, max_distance
+        self.table = nn.Embedding(2 * span, d_model)
+        self.norm = norm if norm is not None else nn.Identity()
+
+    def tables(self, positions, q_slots, k_slots):
+        distance = q_slots[:, :, None] - k_slots[:, None, :]  # (1, T, S)
+        if self.n_buckets:
+            distance = log_bucket(distance, self.n_buckets, self.max_distance)  # (1, T, S)
+        row = (distance + self.span).clamp(0, 2 * self.span - 1)[:, None]  # (1, 1, T, S)
+        return self.norm(self.table.weight), row  # (R, D), (1, 1, T, S)  R = 2 * span
+
+    def bias(self, q, k, table, project):
+        rows, row = table
+        key_rows, query_rows = project(rows)  # (1, H, R, d_k), (1, H, R, d_k)
+        row = row.expand(q.shape[0], q.shape[1], -1, -1)  # (B, H, T, S)
+        total = 0.0
+        if key_rows is not None:
+            total = torch.gather(q @ key_rows.mT, -1, row)  # (B, H, T, S)
+        if query_rows is not None:
+            seen = torch.gather(k @ query_rows.mT, -1, row.mT)  # (B, H, S, T)
+            total = total + seen.mT  # (B, H, T, S)
+        return total
+
+
+def log_bucket(distance, n_buckets, max_distance):
+    """DeBERTa v2: distances below n_buckets/2 as they are, farther ones on a log scale, with sign."""
+    middle = n_buckets // 2
+    far = distance.abs().clamp(min=middle).float()
+    steps = torch.log(far / middle) / math.log((max_distance - 1) / middle) * (middle - 1)
+    far = (steps.ceil().long() + middle) * distance.sign()
+    return torch.where(distance.abs() <= middle, distance, far)
+
+
+def build(config):
+    """The scheme that a `Config` asks for, and that of its windowed layers: {"full": …, "window": …}."""
+    c = config
+    if c.positions == "rope":
+        full = Rotary(c.rope)
+        return nn.ModuleDict({"full": full, "window": Rotary(c.rope_window) if c.rope_window else full})
+    scheme = {
+        "none": lambda: Positions(),
+        "learned": lambda: Learned(c.max_positions, c.d_embedding, c.position_offset),
+        "sinusoidal": lambda: Sinusoidal(c.d_model),
+        "alibi": lambda: Alibi(c.n_heads),
+        "t5": lambda: T5Bias(c.buckets, c.bucket_distance, c.n_heads, not c.causal),
+        "deberta": lambda: Disentangled(
+            c.buckets or c.bucket_distance, c.d_model, c.buckets, c.bucket_distance,
+            nn.LayerNorm(c.d_model, c.norm_eps) if c.norm_positions else None,
+        ),
+    }[c.positions]()  # fmt: skip
+    return nn.ModuleDict({"full": scheme, "window": scheme})
+
+
+def _check_range(positions, n_positions):
+    if positions.numel() and int(positions.max()) >= n_positions:
+        raise ValueError(
+            f"position {int(positions.max())} is beyond the learned table of {n_positions} positions: "
+            "learned positions end where training ended. Shorten the text."
+        )
