@@ -48,7 +48,7 @@ def _to_mono(raw, width, channels):
         scale = 256.0 ** torch.arange(width - 1)  # (width - 1,)
         low = (samples[:, :-1].float() * scale).sum(-1)  # (N,)
         wide = low + samples[:, -1].view(torch.int8).float() * 256.0 ** (width - 1)  # (N,)
-    return (wide / 2 ** (8 * width - 1)).view(-1, channels).mean(-1)  # (N,)
+    return (wide / 2 ** (8 * width - 1)).view(-1, channels).mean(-1)  # (N // channels,)
 
 
 def resample(samples, rate, new=RATE):
@@ -69,7 +69,7 @@ def resample(samples, rate, new=RATE):
     n_new = math.ceil(len(samples) * up / down)
     blocks = math.ceil(n_new / up)
     longest = (blocks - 1) * down + int(start.max()) + 2 * reach + 1
-    padded = F.pad(samples, (reach, max(0, longest - reach - len(samples))))  # (N + 2 * reach + …,)
+    padded = F.pad(samples, (reach, max(0, longest - reach - len(samples))))  # (n_padded,)  silence on both sides
     at = torch.arange(blocks)[:, None] * down + start.T  # (blocks, up)
     out = sum(padded[at + i] * kernel[:, i] for i in range(2 * reach + 1))  # (blocks, up)
     return out.flatten()[:n_new]  # (M,)
@@ -88,19 +88,19 @@ def mel_filters(n_mels=80):
 
     top = to_mel(torch.tensor(RATE / 2, dtype=torch.float64))
     edges = to_hz(torch.linspace(0, float(top), n_mels + 2, dtype=torch.float64))  # (n_mels + 2,)
-    bins = torch.linspace(0, RATE / 2, WINDOW // 2 + 1, dtype=torch.float64)  # (F,)
-    rise = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]  # (n_mels, F)
-    fall = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]  # (n_mels, F)
-    triangles = torch.minimum(rise, fall).clamp(min=0)  # (n_mels, F)
-    return (triangles * (2 / (edges[2:] - edges[:-2]))[:, None]).float()  # (n_mels, F)
+    bins = torch.linspace(0, RATE / 2, WINDOW // 2 + 1, dtype=torch.float64)  # (n_bins,)
+    rise = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]  # (n_mels, n_bins)
+    fall = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]  # (n_mels, n_bins)
+    triangles = torch.minimum(rise, fall).clamp(min=0)  # (n_mels, n_bins)
+    return (triangles * (2 / (edges[2:] - edges[:-2]))[:, None]).float()  # (n_mels, n_bins)
 
 
 def log_mel(samples, n_mels=80):
     """Whisper's input: up to 30 s of samples (N,) at 16 kHz -> (1, n_mels, 3000), padded with silence."""
     samples = F.pad(samples[: CHUNK * RATE], (0, max(0, CHUNK * RATE - len(samples))))  # (480000,)
     window = torch.hann_window(WINDOW)  # (400,)
-    spectrum = torch.stft(samples, WINDOW, HOP, window=window, return_complex=True)  # (F, 3001)
-    power = spectrum[:, :-1].abs().square()  # (F, 3000)
+    spectrum = torch.stft(samples, WINDOW, HOP, window=window, return_complex=True)  # (n_bins, 3001)
+    power = spectrum[:, :-1].abs().square()  # (n_bins, 3000)
     mel = (mel_filters(n_mels) @ power).clamp(min=1e-10).log10()  # (n_mels, 3000)
     mel = mel.clamp(min=float(mel.max()) - 8)  # (n_mels, 3000)
     return ((mel + 4) / 4)[None]  # (1, n_mels, 3000)

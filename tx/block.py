@@ -104,9 +104,9 @@ class Attention(nn.Module):
         if self.cross and kv is not None and kv.keys is not None:
             k, v = kv.keys, kv.values  # (B, G, S, d_k), (B, G, S, d_k)  of the memory, kept
         else:
-            source = flow.memory if self.cross else x  # (B, S, D)
-            k = self._heads(self.key(source), c.n_kv_heads, "key_norm")  # (B, G, S, d_k)
-            v = self._heads(self.value(source), c.n_kv_heads)  # (B, G, S, d_k)
+            source = flow.memory if self.cross else x  # (B, N, D)  N new keys
+            k = self._heads(self.key(source), c.n_kv_heads, "key_norm")  # (B, G, N, d_k)
+            v = self._heads(self.value(source), c.n_kv_heads)  # (B, G, N, d_k)
             if not self.cross:
                 q, k = flow.positions[self.kind].turn(q, k, flow.tables[self.kind])
             if kv is not None:
@@ -119,17 +119,17 @@ class Attention(nn.Module):
         out = attention(
             q, k, v, mask, bias=bias, scale=self.scale, softcap=c.softcap,
             sinks=self.sinks if c.sinks else None, dropout=dropout,
-        )  # fmt: skip  (B, H, T, d_k)
+        )  # (B, H, T, d_k)
         return self.out(merge_heads(out))  # (B, T, D)
 
     def _heads(self, x, n_heads, norm=""):
-        """Clip, norm and split one projection: (B, T, n·d_k) -> (B, n, T, d_k)."""
+        """Clip, norm and split one projection: (B, T, n_heads·d_k) -> (B, n_heads, T, d_k)."""
         c = self.config
         if c.clip_qkv is not None:
             x = x.clamp(-c.clip_qkv, c.clip_qkv)
         if norm and c.qk_norm == "full":
             x = getattr(self, norm)(x)
-        x = split_heads(x, n_heads)  # (B, n, T, d_k)
+        x = split_heads(x, n_heads)  # (B, n_heads, T, d_k)
         return getattr(self, norm)(x) if norm and c.qk_norm == "head" else x
 
     def _project_positions(self, rows):
@@ -166,12 +166,10 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(c.ffn_dropout)
 
     def forward(self, x):
-        """x (B, T, D) -> (B, T, D)."""
-        if self.gate is None:
-            inner = self.activation(self.up(x))  # (B, T, d_ff)
-        else:
-            inner = self.activation(self.gate(x)) * self.up(x)  # (B, T, d_ff)
-        return self.down(self.dropout(inner))  # (B, T, D)
+        """x (..., D) -> (..., D)."""
+        inner = self.activation((self.gate or self.up)(x))  # (..., d_ff)
+        inner = inner if self.gate is None else inner * self.up(x)  # (..., d_ff)
+        return self.down(self.dropout(inner))  # (..., D)
 
 
 class Experts(nn.Module):
@@ -189,7 +187,9 @@ class Experts(nn.Module):
     def forward(self, x):
         """x (B, T, D) -> (B, T, D)."""
         tokens = x.flatten(0, 1)  # (N, D)
-        weights = torch.softmax(self.router(tokens).float(), dim=-1)  # (N, E)
+        scores = self.router(tokens)  # (N, E)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        weights = torch.softmax(scores, dim=-1, dtype=wide)  # (N, E)
         weights, chosen = weights.topk(self.k, dim=-1)  # (N, k), (N, k)
         if self.renormalise:
             weights = weights / weights.sum(dim=-1, keepdim=True)  # (N, k)
@@ -197,7 +197,7 @@ class Experts(nn.Module):
         for number, expert in enumerate(self.experts):
             token, place = (chosen == number).nonzero(as_tuple=True)
             if len(token):
-                share = weights[token, place, None].to(x.dtype)
+                share = weights[token, place, None].to(x.dtype)  # (n, 1)  n tokens of this expert
                 out.index_add_(0, token, expert(tokens[token]) * share)
         return out.view_as(x)  # (B, T, D)
 
@@ -277,15 +277,16 @@ class Stack(nn.Module):
 
     def forward(self, tokens, mask=None, *, positions=None, segments=None, cache=None,
                 memory=None, memory_mask=None):
-        """tokens (B, T) -> hidden states (B, T, D).
+        """tokens (B, T) or (B, T, D) -> hidden states (B, T, D).
 
         Args:
-            tokens: ids, or vectors (B, T, D) that are embedded already (Whisper's encoder).
+            tokens: ids, or vectors that are embedded already (Whisper's encoder).
             mask: (B, S) with True = a real token (S counts the cache's past), or a `tx.Mask`.
             positions: (B, T); counted from the mask unless given.
             segments: (B, T) token types, zeros unless given.
             cache: what earlier passes left behind.
-            memory, memory_mask: what cross-attention reads, (B, S, D), and who may.
+            memory: what cross-attention reads, (B, N, D).
+            memory_mask: who may read it.
         """
         _check_tokens(tokens, self.config)
         B, T = tokens.shape[:2]
@@ -293,7 +294,7 @@ class Stack(nn.Module):
         real = mask if isinstance(mask, torch.Tensor) else None
         _check_real(real, B, past + T)
         if positions is None:
-            positions = self._positions_of(tokens, real, past)  # (B, T)  or (1, T)
+            positions = self._positions_of(tokens, real, past)  # (B or 1, T)
         x = self._embed(tokens, positions, segments)  # (B, T, D)
         flow = self._flow(x, mask, positions, cache, past)
         flow.memory, flow.memory_mask = memory, memory_mask
@@ -324,7 +325,7 @@ class Stack(nn.Module):
         if self.segments is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments  # (B, T)
             x = x + self.segments(segments)  # (B, T, E)
-        placed = self.positions["full"].embed(positions, x.dtype)  # (B, T, E)  or (1, T, E) or None
+        placed = self.positions["full"].embed(positions, x.dtype)  # (B or 1, T, E)  or None
         x = x if placed is None else x + placed  # (B, T, E)
         return self.projection(self.dropout(self.embedding_norm(x)))  # (B, T, D)
 

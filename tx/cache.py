@@ -19,14 +19,14 @@ class KV:
         self.keep, self.room, self.length = keep, room, 0
 
     def update(self, k, v):
-        """Add k, v (B, G, T, d) of new tokens; returns all keys and values to attend to."""
+        """Add k (B, G, T, d_k) and v (B, G, T, d_v) of new tokens; returns all keys and values to attend to."""
         if self.room is not None:
             return self._write(k, v)
         if self.keys is not None:
             k = torch.cat([self.keys, k], dim=2)  # (B, G, S, d_k)
             v = torch.cat([self.values, v], dim=2)  # (B, G, S, d_v)
         low = 0 if self.keep is None else max(0, k.shape[2] - self.keep)
-        self.keys, self.values = k[:, :, low:], v[:, :, low:]  # (B, G, S, d_k), (B, G, S, d_v)
+        self.keys, self.values = k[:, :, low:], v[:, :, low:]  # (B, G, N, d_k), (B, G, N, d_v)  N are kept
         return k, v
 
     def _write(self, k, v):

@@ -59,8 +59,8 @@ class Decoder(nn.Module):
                 cache, a mask that does not fit.
         """
         x = self.stack(tokens, mask, positions=positions, cache=cache)  # (B, T, D)
-        x = x if last is None else x[:, -last:]  # (B, last, D)
-        return self.head(x)  # (B, T, V)
+        x = x if last is None else x[:, -last:]  # (B, N, D)
+        return self.head(x)  # (B, N, V)
 
 
 def loss(logits, tokens, mask=None):

@@ -53,7 +53,7 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, source, mask=None):
         """source ids (B, S) or mel (B, n_mels, frames) -> memory (B, S, D)."""
-        x = source if self.front is None else self.front(source)  # (B, S)  or (B, S, D)
+        x = source if self.front is None else self.front(source)  # (B, S) or (B, S, D)
         return self.encoder(x, mask)  # (B, S, D)
 
     def decode(self, target, memory, source_mask=None, *, target_mask=None, cache=None, last=None):
@@ -64,8 +64,8 @@ class EncoderDecoder(nn.Module):
         if isinstance(source_mask, torch.Tensor):
             source_mask = None if bool(source_mask.all()) else padding(source_mask)
         x = self.decoder(target, target_mask, cache=cache, memory=memory, memory_mask=source_mask)
-        x = x if last is None else x[:, -last:]  # (B, last, D)
-        return self.head(x)  # (B, T, V)
+        x = x if last is None else x[:, -last:]  # (B, N, D)
+        return self.head(x)  # (B, N, V)
 
 
 def shift_right(targets, start, pad):

@@ -57,7 +57,7 @@ class Learned(Positions):
 
     def embed(self, positions, dtype=None):
         _check_range(positions, self.table.num_embeddings - self.offset)
-        return self.table(positions + self.offset)  # (B, T, D)  or (1, T, D)
+        return self.table(positions + self.offset)  # (B or 1, T, D)
 
 
 class Sinusoidal(Positions):
@@ -75,8 +75,8 @@ class Sinusoidal(Positions):
         half = self.d_model // 2
         steps = torch.arange(half, dtype=torch.float64, device=positions.device)  # (d_half,)
         frequencies = self.base ** (-steps / half)  # (d_half,)
-        angles = positions[..., None].double() * frequencies  # (B, T, d_half)  or (1, T, d_half)
-        return torch.cat([angles.sin(), angles.cos()], dim=-1).to(dtype)  # (B, T, D)  or (1, T, D)
+        angles = positions[..., None].double() * frequencies  # (B or 1, T, d_half)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1).to(dtype)  # (B or 1, T, D)
 
 
 # ── second door: queries and keys are turned ─────────────────────────────────────────────────────
@@ -95,21 +95,21 @@ class Rotary(Positions):
         self.rope = rope
 
     def tables(self, positions, q_slots, k_slots):
-        """cos and sin (B or 1, 1, T, width/2) for the queries and the new keys beside them."""
-        frequencies, magnitude = rope_frequencies(self.rope, positions)  # (width/2,)
-        angles = positions[:, None, :, None].float() * frequencies  # (B, 1, T, width/2)
-        return magnitude * angles.cos(), magnitude * angles.sin()
+        """cos and sin (B or 1, 1, T, d_half) for the queries and the new keys beside them."""
+        frequencies, magnitude = rope_frequencies(self.rope, positions)  # (d_half,)
+        angles = positions[:, None, :, None].float() * frequencies  # (B or 1, 1, T, d_half)
+        return magnitude * angles.cos(), magnitude * angles.sin()  # (B or 1, 1, T, d_half)
 
     def turn(self, q, k, table):
-        return rotate(q, *table), rotate(k, *table)
+        return rotate(q, *table), rotate(k, *table)  # (B, H, T, d_k), (B, G, T, d_k)
 
 
 def rotate(x, cos, sin):
-    """Turn the first features of x (B, H, T, d_k) pair by pair; cos, sin (B or 1, 1, T, width/2)."""
+    """Turn the first features of x (B, H, T, d_k) pair by pair; cos and sin (B or 1, 1, T, d_half)."""
     half = cos.shape[-1]
-    wide = x.to(cos.dtype)  # (B, H, T, d_k)
+    wide = x.to(torch.promote_types(x.dtype, cos.dtype))  # (B, H, T, d_k)
     a, b, rest = wide[..., :half], wide[..., half : 2 * half], x[..., 2 * half :]
-    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)  # (B, H, T, width)
+    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)  # (B, H, T, 2*d_half)
     return torch.cat([turned.to(x.dtype), rest], dim=-1)  # (B, H, T, d_k)
 
 
@@ -124,14 +124,14 @@ def deinterleave(w, n_heads):
 
 
 def rope_frequencies(rope, positions):
-    """Angle per position of every pair (width/2,), and the magnitude of cos and sin.
+    """Angle per position of every pair (d_half,), and the magnitude of cos and sin.
 
     Sources: position interpolation (arXiv:2306.15595) is "linear"; NTK-aware scaling raises the
     base, "dynamic" as the text grows; YaRN (arXiv:2309.00071) treats fast and slow pairs apart;
     "llama3" as in the Llama 3.1 release; LongRoPE (arXiv:2402.13753) has one factor a pair.
     """
-    steps = torch.arange(0, rope.width, 2, device=positions.device).float() / rope.width  # (width/2,)
-    frequencies = rope.base**-steps  # (width/2,)
+    steps = torch.arange(0, rope.width, 2, device=positions.device).float() / rope.width  # (d_half,)
+    frequencies = rope.base**-steps  # (d_half,)
     if rope.scaling == "linear":
         return frequencies / rope.factor, 1.0
     if rope.scaling == "dynamic":
@@ -144,7 +144,7 @@ def rope_frequencies(rope, positions):
         return _llama3(rope, frequencies), 1.0
     if rope.scaling == "longrope":
         stretch = rope.long_factor if int(positions.max()) + 1 > rope.original else rope.short_factor
-        stretch = torch.tensor(stretch, device=positions.device)  # (width/2,)
+        stretch = torch.tensor(stretch, device=positions.device)  # (d_half,)
         paper = math.sqrt(1 + math.log(rope.factor) / math.log(rope.original)) if rope.factor > 1 else 1.0
         return frequencies / stretch, rope.magnitude or paper
     return frequencies, 1.0
@@ -160,18 +160,18 @@ def _yarn(rope, frequencies):
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.width - 1)
-    pairs = torch.arange(len(frequencies), device=frequencies.device).float()  # (width/2,)
-    slow = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)  # (width/2,)
-    mixed = frequencies / rope.factor * slow + frequencies * (1 - slow)  # (width/2,)
+    pairs = torch.arange(len(frequencies), device=frequencies.device).float()  # (d_half,)
+    slow = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)  # (d_half,)
+    mixed = frequencies / rope.factor * slow + frequencies * (1 - slow)  # (d_half,)
     return mixed, rope.magnitude or 0.1 * math.log(rope.factor) + 1.0
 
 
 def _llama3(rope, frequencies):
     """Wavelengths that fit often into the original length stay, long ones are interpolated."""
-    turns = rope.original * frequencies / (2 * math.pi)  # (width/2,)  within the original length
-    keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)  # (width/2,)
-    keep = keep.clamp(0, 1)  # (width/2,)
-    return keep * frequencies + (1 - keep) * frequencies / rope.factor  # (width/2,)
+    turns = rope.original * frequencies / (2 * math.pi)  # (d_half,)  within the original length
+    keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)  # (d_half,)
+    keep = keep.clamp(0, 1)  # (d_half,)
+    return keep * frequencies + (1 - keep) * frequencies / rope.factor  # (d_half,)
 
 
 # ── third door: added to the scores ──────────────────────────────────────────────────────────────
@@ -189,9 +189,9 @@ class Alibi(Positions):
         self.n_heads = n_heads
 
     def tables(self, positions, q_slots, k_slots):
-        distance = (k_slots[:, None, None, :] - q_slots[:, None, :, None]).float()  # (B, 1, T, S)
+        distance = (k_slots[:, None, None, :] - q_slots[:, None, :, None]).float()  # (1, 1, T, S)
         slopes = alibi_slopes(self.n_heads).to(distance.device)  # (H,)
-        return slopes.view(1, -1, 1, 1) * distance  # (B, H, T, S)
+        return slopes.view(1, -1, 1, 1) * distance  # (1, H, T, S)
 
     def bias(self, q, k, table, project=None):
         return table
@@ -223,9 +223,9 @@ class T5Bias(Positions):
         self.table = nn.Embedding(n_buckets, n_heads)
 
     def tables(self, positions, q_slots, k_slots):
-        distance = k_slots[:, None, :] - q_slots[:, :, None]  # (B, T, S)  above 0: the key is to the right
+        distance = k_slots[:, None, :] - q_slots[:, :, None]  # (1, T, S)  above 0: the key is to the right
         bucket = t5_bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
-        return self.table(bucket).permute(0, 3, 1, 2)  # (B, H, T, S)
+        return self.table(bucket).permute(0, 3, 1, 2)  # (1, H, T, S)
 
     def bias(self, q, k, table, project=None):
         return table
@@ -271,7 +271,7 @@ class Disentangled(Positions):
 
     def bias(self, q, k, table, project):
         rows, row = table
-        key_rows, query_rows = project(rows)  # (1, H, R, d_k), (1, H, R, d_k)
+        key_rows, query_rows = project(rows)  # (1, H, R, d_k)  each, or None
         row = row.expand(q.shape[0], q.shape[1], -1, -1)  # (B, H, T, S)
         total = 0.0
         if key_rows is not None:

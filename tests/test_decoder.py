@@ -1,0 +1,72 @@
+"""Decoders: logits of the next token, the head's switches, the loss."""
+
+import math
+
+import pytest
+import torch
+from test_block import V, close, config, made, vectors
+
+from tx.decoder import Decoder, loss
+from tx.masks import everything
+
+TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+
+
+@torch.no_grad()
+def test_a_token_changes_later_logits_only():
+    model = made(Decoder, config())
+    assert model(TOKENS).shape == (2, 5, V)
+    for t in range(5):
+        changed = TOKENS.clone()
+        changed[:, t] = (changed[:, t] + 1) % V
+        rows = (model(changed) - model(TOKENS)).abs().amax((0, 2)) > 1e-5
+        assert rows.tolist() == [s >= t for s in range(5)]
+    assert (model(TOKENS, everything()) - model(TOKENS))[:, 0].abs().max() > 1e-3  # a mask object says all
+
+
+@torch.no_grad()
+def test_the_head_is_its_formula():
+    c = config(d_embedding=6, tied=False, head_bias=True, head_scale=0.5, logit_softcap=3.0)
+    head, x = made(Decoder, c).head, 10 * vectors(2, 5, 6)
+    close(head(x), 3 * torch.tanh((0.5 * x @ head.linear.weight.T + head.linear.bias) / 3))
+
+
+@torch.no_grad()
+def test_last_gives_the_last_logits():
+    model = made(Decoder, config())
+    close(model(TOKENS, last=2), model(TOKENS)[:, -2:])
+
+
+def test_tied_weights_are_one():
+    model = Decoder(config())
+    assert model.head.linear.weight is model.stack.embedding.weight
+    model.head.linear.weight = torch.nn.Parameter(torch.zeros(V, 12))
+    model.tie()
+    assert model.head.linear.weight is model.stack.embedding.weight
+    assert Decoder(config(tied=False)).head.linear.weight is not model.stack.embedding.weight
+
+
+def test_the_loss_is_the_next_tokens_nats():
+    close(loss(torch.zeros(2, 5, V), TOKENS), torch.tensor(math.log(V)))
+    logits = vectors(2, 5, V)
+    nats = [-logits[b, t].log_softmax(-1)[TOKENS[b, t + 1]] for b in range(2) for t in range(4)]
+    close(loss(logits, TOKENS), torch.stack(nats).mean())
+    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    close(loss(logits, TOKENS, real), torch.stack(nats[:6]).mean())
+
+
+def test_a_tiny_decoder_learns_a_text_by_heart():
+    torch.manual_seed(0)
+    model, tokens = Decoder(config(n_layers=1, d_model=16)), torch.arange(9)[None]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-2)
+    for _ in range(40):
+        optimiser.zero_grad()
+        now = loss(model(tokens), tokens)
+        now.backward()
+        optimiser.step()
+    assert now.item() < 0.1  # ln 11 = 2.4 at the start
+
+
+def test_a_text_that_is_too_long_is_refused():
+    with pytest.raises(ValueError, match="beyond the learned table of 16 positions"):
+        Decoder(config())(torch.zeros(1, 17, dtype=torch.long))
