@@ -80,7 +80,7 @@ def test_mel_filters_are_triangles_of_area_one():
     for n_mels in (80, 128):
         filters = audio.mel_filters(n_mels)
         assert filters.shape == (n_mels, 201) and (filters >= 0).all()
-        wide = filters[n_mels // 2 :]  # narrow ones fall between the bins
+        wide = filters[-20:]  # narrow ones fall between the bins
         torch.testing.assert_close(wide.sum(-1) * 40, torch.ones(len(wide)), atol=0.08, rtol=0)
     peaks = audio.mel_filters(80).argmax(-1) * 40
     assert peaks[-1] > 7500 and (peaks.diff() >= 0).all()

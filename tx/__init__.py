@@ -12,6 +12,14 @@ _WHERE = {
         "Mask", "as_mask", "causal", "documents", "everything", "padding", "prefix", "window",
         "to_additive", "to_flex", "to_mha", "to_sdpa",
     ),
+    "config": ("Config", "Rope"),
+    "decoder": ("Decoder",),
+    "tokenization": ("load_tokenizer",),
+    "sampling": ("generate",),
+    "encoder": ("Encoder",),
+    "encoder_decoder": ("EncoderDecoder",),
+    "checkpoints": ("load", "save"),
+    "cache": ("Cache",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = [name for names in _WHERE.values() for name in names]

@@ -128,11 +128,11 @@ def generate(
 
     Args:
         model: a `Decoder`, or an `EncoderDecoder`, which reads `source` and writes after `start`.
-        source: ids (B, T), for an encoder–decoder ids (B, S) or what its encoder hears.
+        source: ids, a row for each text; for an encoder–decoder ids or what its encoder hears.
         max_new_tokens: at most so many.
-        mask: (B, T) with True = a real token (tokens in the cache included); padding of a `Decoder`
+        mask: (B, S) with True = a real token (tokens in the cache included); padding of a `Decoder`
             stands on the left.
-        start: encoder–decoder: first ids of the answer, (P,) or (B, P) or one number.
+        start: encoder–decoder: first ids of the answer: one number, a row, or a row for each text.
         temperature: 0 takes the likeliest token, 1 draws as the model says, more is bolder.
         top_k, top_p, min_p: leave out unlikely tokens, in this order; see `keep_top_k` …
         repetition_penalty: see `penalise`. What only the cache knows is not penalised.
@@ -155,7 +155,7 @@ def generate(
     eos = torch.tensor([eos] if isinstance(eos, int) else list(eos), dtype=torch.long, device=source.device)
     pad = pad if pad is not None else int(eos[0]) if len(eos) else 0
     cache = (Cache(model.config) if cache else None) if isinstance(cache, bool) else cache
-    tokens = _first_tokens(start, source) if two else source  # (B, T)
+    tokens = _first_tokens(start, source) if two else source
     own_mask = None if two else mask  # of the text that grows
     _check_prompt(tokens, own_mask, cache)
     _check_room(model.config, cache, tokens, own_mask, max_new_tokens)
@@ -174,7 +174,7 @@ def generate(
                 logits = penalise(logits, tokens, repetition_penalty, read.real(tokens))  # (B, V)
             token = sample(logits, temperature, top_k, top_p, min_p, generator)  # (B,)
             token = token.masked_fill(ended, pad)  # (B,)
-            tokens = torch.cat([tokens, token[:, None]], dim=1)  # (B, T)  T grows
+            tokens = torch.cat([tokens, token[:, None]], dim=1)  # (B, t)  t grows
             ended = ended | torch.isin(token, eos)  # (B,)
             if (on_token is not None and on_token(token, step)) or bool(ended.all()):
                 break
@@ -215,7 +215,7 @@ def beam_search(read, tokens, n_new, beams, eos, pad, penalty=1.0):
         # enough candidates that K of them go on even if every beam's best ones end
         score, place = total.topk(min(K * max(2, 1 + len(eos)), K * V))  # (B, C), (B, C)
         rows, token = first + place // V, place % V  # (B, C), (B, C)
-        candidates = torch.cat([texts[rows], token[..., None]], dim=-1)  # (B, C, T)  T grows
+        candidates = torch.cat([texts[rows], token[..., None]], dim=-1)  # (B, C, t)  t grows
         ends = torch.isin(token, eos) | (step == n_new - 1)  # (B, C)
 
         counts = ends[:, :K] & is_open  # (B, K)
@@ -230,10 +230,10 @@ def beam_search(read, tokens, n_new, beams, eos, pad, penalty=1.0):
         if not bool(is_open.any()) or step == n_new - 1:
             break
         rows = _pick(rows, on).flatten()  # (R,)
-        texts = _pick(candidates, on).flatten(0, 1)  # (R, T)
+        texts = _pick(candidates, on).flatten(0, 1)  # (R, t)
         read.select(rows)
         logits = read(texts)  # (R, V)
-    return finished[:, 0, : T + int(length[:, 0].max())]  # (B, N)
+    return finished[:, 0, : T + int(length[:, 0].max())]  # (B, n_longest)
 
 
 def _pick(x, index):
@@ -243,7 +243,7 @@ def _pick(x, index):
 
 def _first_tokens(start, source):
     """What an encoder–decoder's answer begins with: (B, P)."""
-    start = torch.as_tensor(start, dtype=torch.long, device=source.device)  # (), (P,) or (B, P)
+    start = torch.as_tensor(start, dtype=torch.long, device=source.device)  # () or (P,) or (B, P)
     start = start.reshape(1, -1) if start.dim() < 2 else start  # (1, P) or (B, P)
     return start.expand(len(source), -1)  # (B, P)
 
