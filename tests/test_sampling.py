@@ -188,15 +188,14 @@ def test_beams_equal_the_reference(models, name, beams):
     start = {"start": theirs.config.decoder_start_token_id} if two else {}
     tokens, real = prompt(B=3, seed=beams), torch.ones(3, 7, dtype=torch.bool)
     real[1, slice(-3, None) if two else slice(0, 3)] = False
-    for eos in (None, [7], [3, 9, 20, 33]):
-        for penalty in (1.0, 2.0):
-            mask = real if penalty == 1 else None  # the reference penalises padding
-            expected = reference(theirs, tokens, 10, mask, eos, pad=1, num_beams=beams,
-                                 repetition_penalty=penalty)  # fmt: skip
-            for cache in (True, False) if penalty == 1 else (True,):
-                found = generate(ours, tokens, 10, mask=mask, eos=eos or (), pad=1, beams=beams,
-                                 repetition_penalty=penalty, cache=cache, **start)  # fmt: skip
-                assert torch.equal(found, expected), (eos, penalty, cache)
+    many = list(range(2, 50))  # so many that every likely continuation ends
+    cases = (None, 1.0, True), ([7], 2.0, True), ([3, 9, 20, 33], 1.0, False), (many, 1.0, True)
+    for eos, penalty, cache in cases:
+        mask = real if penalty == 1 else None  # the reference penalises padding
+        expected = reference(theirs, tokens, 10, mask, eos, pad=1, num_beams=beams, repetition_penalty=penalty)
+        found = generate(ours, tokens, 10, mask=mask, eos=eos or (), pad=1, beams=beams,
+                         repetition_penalty=penalty, cache=cache, **start)  # fmt: skip
+        assert torch.equal(found, expected), (eos, penalty, cache)
 
 
 @pytest.mark.parametrize("kind", CACHES)
