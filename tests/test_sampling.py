@@ -388,6 +388,31 @@ def test_as_many_beams_as_texts_find_the_best_of_all(seed):
     assert tuple(found[0, 1:].tolist()) == texts[0][0]
 
 
+class Script(Table):
+    """A model with the probabilities of the next word written down."""
+
+    def __init__(self, words):
+        self.words, self.rows = words, [()]
+
+    def logits(self, text):
+        return torch.tensor(self.words.get(text, [1 / 8] * 8)).log()
+
+
+def test_texts_go_on_however_many_likely_ones_end():
+    """Two beams; the first, third and fourth likeliest words end. The best text begins with the fifth."""
+    sure = [1e-6] * 7
+    words = {
+        (): [0.01, 0.30, 0.20, 0.15, 0.01, 0.25, 0.08, 1e-6],
+        (6,): [*sure, 1.0],
+        (6, 7): [1e-6, 1.0, *sure[:6]],
+    }
+    found = beam_search(Script(words), torch.tensor([[0]]), 4, 2, torch.tensor([1, 2, 3]), pad=4)
+    # log 0.08 over three words beats log 0.30 over one
+    assert found.tolist() == [[0, 6, 7, 1]]
+    found = beam_search(Script(words), torch.tensor([[0]]), 1, 2, torch.tensor([1, 2, 3]), pad=4)
+    assert found.tolist() == [[0, 1]]
+
+
 # ── how unexpected a text is ─────────────────────────────────────────────────────────────────────
 
 
