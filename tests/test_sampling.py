@@ -188,15 +188,14 @@ def test_beams_equal_the_reference(models, name, beams):
     start = {"start": theirs.config.decoder_start_token_id} if two else {}
     tokens, real = prompt(B=3, seed=beams), torch.ones(3, 7, dtype=torch.bool)
     real[1, slice(-3, None) if two else slice(0, 3)] = False
-    for eos in (None, [7], [3, 9, 20, 33]):
-        for penalty in (1.0, 2.0):
-            mask = real if penalty == 1 else None  # the reference penalises padding
-            expected = reference(theirs, tokens, 10, mask, eos, pad=1, num_beams=beams,
-                                 repetition_penalty=penalty)  # fmt: skip
-            for cache in (True, False) if penalty == 1 else (True,):
-                found = generate(ours, tokens, 10, mask=mask, eos=eos or (), pad=1, beams=beams,
-                                 repetition_penalty=penalty, cache=cache, **start)  # fmt: skip
-                assert torch.equal(found, expected), (eos, penalty, cache)
+    many = list(range(2, 50))  # so many that every likely continuation ends
+    cases = (None, 1.0, True), ([7], 2.0, True), ([3, 9, 20, 33], 1.0, False), (many, 1.0, True)
+    for eos, penalty, cache in cases:
+        mask = real if penalty == 1 else None  # the reference penalises padding
+        expected = reference(theirs, tokens, 10, mask, eos, pad=1, num_beams=beams, repetition_penalty=penalty)
+        found = generate(ours, tokens, 10, mask=mask, eos=eos or (), pad=1, beams=beams,
+                         repetition_penalty=penalty, cache=cache, **start)  # fmt: skip
+        assert torch.equal(found, expected), (eos, penalty, cache)
 
 
 @pytest.mark.parametrize("kind", CACHES)
@@ -387,6 +386,31 @@ def test_as_many_beams_as_texts_find_the_best_of_all(seed):
         texts = sorted(longer.items(), key=lambda pair: -pair[1])[:3]
     found = beam_search(Table(4, 1000 * seed), torch.tensor([[0]]), n_new, 3, none, 0)
     assert tuple(found[0, 1:].tolist()) == texts[0][0]
+
+
+class Script(Table):
+    """A model with the probabilities of the next word written down."""
+
+    def __init__(self, words):
+        self.words, self.rows = words, [()]
+
+    def logits(self, text):
+        return torch.tensor(self.words.get(text, [1 / 8] * 8)).log()
+
+
+def test_texts_go_on_however_many_likely_ones_end():
+    """Two beams; the first, third and fourth likeliest words end. The best text begins with the fifth."""
+    sure = [1e-6] * 7
+    words = {
+        (): [0.01, 0.30, 0.20, 0.15, 0.01, 0.25, 0.08, 1e-6],
+        (6,): [*sure, 1.0],
+        (6, 7): [1e-6, 1.0, *sure[:6]],
+    }
+    found = beam_search(Script(words), torch.tensor([[0]]), 4, 2, torch.tensor([1, 2, 3]), pad=4)
+    # log 0.08 over three words beats log 0.30 over one
+    assert found.tolist() == [[0, 6, 7, 1]]
+    found = beam_search(Script(words), torch.tensor([[0]]), 1, 2, torch.tensor([1, 2, 3]), pad=4)
+    assert found.tolist() == [[0, 1]]
 
 
 # ── how unexpected a text is ─────────────────────────────────────────────────────────────────────

