@@ -434,7 +434,10 @@ def test_an_endless_loop_in_the_function(hurried, judged):
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere a process has no new parent when its own ends")
 def test_no_orphan_goes_on_looping_when_the_grader_is_killed():
-    loop = "from tx.course.grading import child; child._end_with_the_grader()\nprint(flush=True)\nwhile True: pass"
+    loop = (
+        "from tx.course.grading import child; child._end_with_the_grader()\n"
+        "print(flush=True)\nwhile True: pass"
+    )
     grader = (
         "import subprocess, sys, time\n"
         f"print(subprocess.Popen([sys.executable, '-c', {loop!r}]).pid, flush=True); time.sleep(100)"
