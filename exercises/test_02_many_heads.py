@@ -50,6 +50,7 @@ def _(g):
     yield (torch.tensor([2.0, -1.0, 3.0]),)
     yield (torch.tensor([0.5, 0.5]),)
     yield (torch.tensor([-1.0, -2.0]),)
+    yield (torch.tensor([[1.0, -3.0], [3.0, -1.0]]),)
     yield (randn(g, 7),)
     yield (randn(g, 3, 5),)
 
@@ -132,6 +133,23 @@ def _(wanted):
 def _(wanted):
     plus = (wanted.clamp(min=0) ** 2).sum()  # ()
     return torch.minimum(plus, (wanted.clamp(max=0) ** 2).sum())  # ()
+
+
+@one_head_floor.mistake(
+    "one sign for all questions",
+    "the sign of the gain is chosen for each question by itself: compare row by row, with torch.minimum.",
+)
+def _(wanted):
+    plus = (wanted.clamp(min=0) ** 2).sum(-1)  # (...)
+    minus = (wanted.clamp(max=0) ** 2).sum(-1)  # (...)
+    return plus if plus.sum() < minus.sum() else minus  # (...)
+
+
+@one_head_floor.mistake(
+    "the loss of a gain of 0", "who answers 0 loses everything; with another gain one sign can be copied."
+)
+def _(wanted):
+    return (wanted**2).sum(-1)  # (...)
 
 
 @one_head_floor.contract("a difference has the floor 1")
@@ -386,10 +404,36 @@ MultiHead = Exercise(
 
 
 @MultiHead.call
-def _(impl, x, weights, n_heads):
-    layer = impl(x.shape[-1], n_heads)
-    layer.load_state_dict(weights)
+def _(impl, d_model, n_heads, x=None, weights=None):
+    layer = impl(d_model, n_heads)
+    if x is None:  # bad sizes are refused when the layer is made, not when it is used
+        return layer
+    load(layer, weights)
     return layer(x)
+
+
+def load(layer, weights):
+    """Load weights by name, and say in the exercise's words what does not fit."""
+    try:
+        layer.load_state_dict(weights)
+    except RuntimeError as error:
+        text = str(error)
+        if ".bias" in text:
+            raise RuntimeError("the four nn.Linear have no biases: bias=False is missing") from None
+        if "size mismatch" in text:
+            raise RuntimeError("every nn.Linear is d_model -> d_model: all heads share one matrix") from None
+        raise RuntimeError("the names of the four nn.Linear are query, key, value and out") from None
+
+
+def how_to_call(case):
+    """The steps that a learner can repeat."""
+    if isinstance(case, raises):
+        return f"MultiHead{case.args}"
+    d_model, n_heads, x, _ = case
+    return f"layer = MultiHead({d_model}, {n_heads}), weights loaded by name; layer(x), x {tuple(x.shape)}"
+
+
+MultiHead.called = how_to_call
 
 
 def four_weights(g, D):
@@ -399,12 +443,12 @@ def four_weights(g, D):
 
 @MultiHead.cases
 def _(g):
-    yield randn(g, 1, 2, 4), four_weights(g, 4), 2
-    yield randn(g, 2, 5, 12), four_weights(g, 12), 3
-    yield 2 * randn(g, 2, 3, 6), four_weights(g, 6), 1
-    yield 2 * randn(g, 1, 4, 8), four_weights(g, 8), 8
-    yield randn(g, 3, 1, 6), four_weights(g, 6), 2
-    yield raises(ValueError, randn(g, 1, 2, 10), four_weights(g, 10), 3)
+    yield 4, 2, randn(g, 1, 2, 4), four_weights(g, 4)
+    yield 12, 3, randn(g, 2, 5, 12), four_weights(g, 12)
+    yield 6, 1, 2 * randn(g, 2, 3, 6), four_weights(g, 6)
+    yield 8, 8, 2 * randn(g, 1, 4, 8), four_weights(g, 8)
+    yield 6, 2, randn(g, 3, 1, 6), four_weights(g, 6)
+    yield raises(ValueError, 10, 3)
 
 
 @MultiHead.reference
@@ -521,10 +565,46 @@ class _(Layer):
         return (self.split(project(x)) for project in (self.query, self.key, self.key))
 
 
+@MultiHead.mistake(
+    "split as (d_k, H), merged as (H, d_k)",
+    "a head owns neighbouring features: the last axis is cut as (H, d_k), the head first.",
+)
+class _(Layer):
+    def split(self, x):
+        B, T, D = x.shape
+        return x.reshape(B, T, -1, self.n_heads).permute(0, 3, 1, 2)  # (B, H, T, d_k)
+
+
+@MultiHead.mistake(
+    "queries and keys exchanged", "row t of the weights belongs to query t: the scores are q @ k.mT."
+)
+class _(Layer):
+    def weigh(self, q, k):
+        return super().weigh(k, q)  # (B, H, T, S)
+
+
+@MultiHead.mistake(
+    "a causal mask", "nothing is hidden in this layer: every token sees all tokens. Masks are chapter 3."
+)
+class _(Layer):
+    def weigh(self, q, k):
+        hidden = torch.ones(q.shape[2], k.shape[2]).triu(1).bool()  # (T, S)
+        scores = q @ k.mT * q.shape[-1] ** -0.5  # (B, H, T, S)
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1)  # (B, H, T, S)
+
+
+@MultiHead.mistake("the weights come along", "forward returns one tensor, the output, and no tuple.")
+class _(Layer):
+    def forward(self, x):
+        q, k, v = self.heads(x)  # (B, H, T, d_k)
+        weights = self.weigh(q, k)  # (B, H, T, S)
+        return self.out(self.merge(weights @ v)), weights  # (B, T, D), (B, H, T, S)
+
+
 def made(cls, D=6, n_heads=2):
     """A layer of the learner's, with fixed weights."""
     layer = cls(D, n_heads)
-    layer.load_state_dict(four_weights(torch.Generator().manual_seed(1), D))
+    load(layer, four_weights(torch.Generator().manual_seed(1), D))
     return layer
 
 
@@ -635,6 +715,31 @@ def _(read, w_out):
     return shares.sum(1, keepdim=True) - shares  # (B, H, T, D)
 
 
+@head_contributions.mistake(
+    "rows of w_out, head by head",
+    "w_out[h·d_k : (h + 1)·d_k] are rows, what the layer puts out; what head h is read by are columns.",
+)
+def _(read, w_out):
+    B, H, T, d_k = read.shape
+    rows = [w_out[h * d_k : (h + 1) * d_k] for h in range(H)]  # (d_k, H*d_k)
+    return torch.stack([read[:, h] @ rows[h] for h in range(H)], dim=1)  # (B, H, T, H*d_k)
+
+
+@head_contributions.mistake(
+    "reshaped before it is transposed",
+    "reshape follows memory, row by row of w_out: first transpose, so that the heads are cut from columns.",
+)
+def _(read, w_out):
+    B, H, T, d_k = read.shape
+    return read @ w_out.reshape(H, -1, d_k).mT  # (B, H, T, D)
+
+
+@head_contributions.mistake("heads behind time", "the shares are right; the order asked for is (B, H, T, D).")
+def _(read, w_out):
+    B, H, T, d_k = read.shape
+    return (read @ w_out.T.reshape(H, d_k, -1)).transpose(1, 2)  # (B, T, H, D)
+
+
 @head_contributions.contract("the shares add up to the output")
 def _(f):
     read, w_out = fixed(2, 3, 4, 2), fixed(5, 6)
@@ -734,6 +839,30 @@ def _(B, T, S, D, H):
     return 8 * B * T * D * D + 4 * B * T * T * D
 
 
+@mha_flops.mistake("everything projected for S tokens", "queries and outputs are T tokens each, not S.")
+def _(B, T, S, D, H):
+    return 8 * B * S * D * D + 4 * B * T * S * D
+
+
+@mha_flops.mistake(
+    "the output projected for S tokens", "there is one output for each query: W_O meets T tokens."
+)
+def _(B, T, S, D, H):
+    return 2 * B * D * D * (T + 3 * S) + 4 * B * T * S * D
+
+
+@mha_flops.mistake(
+    "scores of T by T", "the projections are right; each of the T queries meets S keys, not T."
+)
+def _(B, T, S, D, H):
+    return 4 * B * D * D * (T + S) + 4 * B * T * T * D
+
+
+@mha_flops.mistake("only the projections", "scores and read-out are two more products of T · S · D each.")
+def _(B, T, S, D, H):
+    return 4 * B * D * D * (T + S)
+
+
 @mha_flops.contract("more heads of the same total width cost the same")
 def _(f):
     one, four = (torch.tensor(float(f(2, 5, 7, 16, H))) for H in (1, 4))
@@ -761,6 +890,7 @@ fused_qkv = Exercise(
         "front, and the head in front of time.",
         "qkv = qkv.reshape(B, T, …)  # (B, T, 3, H, d_k)\nq, k, v = qkv.permute(…)  # each (B, H, T, d_k)",
     ),
+    parts=("q", "k", "v"),
 )  # fmt: skip
 
 
@@ -831,6 +961,12 @@ def _(x, weight, n_heads):
     return q, k, v
 
 
+@fused_qkv.mistake("keys first", "the first D rows make the queries, the next D rows the keys.")
+def _(x, weight, n_heads):
+    k, q, v = (tx.split_heads(x @ part.T, n_heads) for part in weight.chunk(3))
+    return q, k, v
+
+
 @fused_qkv.contract("positions stay put")
 def _(f):
     weight = fixed(18, 6)
@@ -863,6 +999,7 @@ prune_heads = Exercise(
         "rows = torch.arange(n_heads * d_k).view(n_heads, d_k)[…].flatten()  # (n·d_k,)\n"
         "return w_q[rows], w_k[rows], w_v[rows], …",
     ),
+    parts=("w_q", "w_k", "w_v", "w_o"),
 )  # fmt: skip
 
 
@@ -873,14 +1010,15 @@ def heads_of(g, H, d_k, D):
 
 @prune_heads.cases
 def _(g):
-    small = numbered(4, 1)
-    yield small, small + 10, small + 20, small.T + 30, 2, [1]
+    small = numbered(4, 2)  # D is large enough for every row of the wrong axis to be there
+    yield small, small + 10, small + 20, numbered(2, 4) + 30, 2, [0]
     yield *heads_of(g, 3, 2, 6), 3, [0, 2]
     yield *heads_of(g, 4, 2, 8), 4, [3, 1]
-    yield *heads_of(g, 3, 2, 5), 3, [0, 1, 2]
+    yield *heads_of(g, 3, 2, 7), 3, [0, 1, 2]
     yield *heads_of(g, 2, 3, 4), 2, [0]
     yield raises(ValueError, *heads_of(g, 3, 2, 6), 3, [0, 3])
     yield raises(ValueError, *heads_of(g, 3, 2, 6), 3, [1, 1])
+    yield raises(ValueError, *heads_of(g, 3, 2, 6), 3, [-1])
 
 
 def taken(w_q, w_k, w_v, w_o, n_heads, keep, rows):
@@ -969,6 +1107,32 @@ def _(w_q, w_k, w_v, w_o, n_heads, keep):
     "the right heads stay, but a head that is not there, or twice there, has to give a ValueError.",
 )
 def _(w_q, w_k, w_v, w_o, n_heads, keep):
+    numbers = torch.arange(w_q.shape[0]).view(n_heads, -1)[keep].flatten()  # (n*d_k,)
+    return w_q[numbers], w_k[numbers], w_v[numbers], w_o[:, numbers]
+
+
+@prune_heads.mistake(
+    "w_o transposed", "the right numbers, but w_o stays as nn.Linear stores it, (out, in): (D, n·d_k)."
+)
+def _(w_q, w_k, w_v, w_o, n_heads, keep):
+    q, k, v, o = taken(w_q, w_k, w_v, w_o, n_heads, keep, lambda of: of[keep].flatten())
+    return q, k, v, o.T
+
+
+@prune_heads.mistake(
+    "heads counted from the end",
+    "Python takes -1 for the last one; heads are 0 … H - 1, and -1 is more likely a slip of the caller.",
+)
+def _(w_q, w_k, w_v, w_o, n_heads, keep):
+    known = [h % n_heads if -n_heads <= h < 0 else h for h in keep]
+    return taken(w_q, w_k, w_v, w_o, n_heads, known, lambda of: of[known].flatten())
+
+
+@prune_heads.mistake(
+    "a head may come twice", "its share would be added twice: the smaller layer is none of the kept heads."
+)
+def _(w_q, w_k, w_v, w_o, n_heads, keep):
+    taken(w_q, w_k, w_v, w_o, n_heads, list(set(keep)), lambda of: of.flatten())
     numbers = torch.arange(w_q.shape[0]).view(n_heads, -1)[keep].flatten()  # (n*d_k,)
     return w_q[numbers], w_k[numbers], w_v[numbers], w_o[:, numbers]
 
@@ -1110,6 +1274,29 @@ def _(x, target, w_q, w_k, w_v, w_o, n_heads):
 @head_importance.mistake("one importance an example", "the mean over the batch is missing: (H,) is wanted.")
 def _(x, target, w_q, w_k, w_v, w_o, n_heads):
     return slopes(x, target, w_q, w_k, w_v, w_o, n_heads)[2].mean((2, 3)).abs()  # (B, H)
+
+
+@head_importance.mistake(
+    "divided by B twice",
+    "the slopes of the batch's mean loss have a 1 / B already: sum the losses before you take the slopes.",
+)
+def _(x, target, w_q, w_k, w_v, w_o, n_heads):
+    terms = slopes(x, target, w_q, w_k, w_v, w_o, n_heads)[2]  # (B, H, T, D)
+    return terms.mean((2, 3)).abs().mean(0) / len(x)  # (H,)
+
+
+@head_importance.mistake("the slope squared", "asked for is its absolute value: squares favour the extremes.")
+def _(x, target, w_q, w_k, w_v, w_o, n_heads):
+    terms = slopes(x, target, w_q, w_k, w_v, w_o, n_heads)[2]  # (B, H, T, D)
+    return terms.mean((2, 3)).square().mean(0)  # (H,)
+
+
+@head_importance.mistake(
+    "scaled by the width of the model", "a head sums over d_k features: the scale is 1/√d_k, not 1/√D."
+)
+def _(x, target, w_q, w_k, w_v, w_o, n_heads):
+    terms = slopes(x, target, w_q * n_heads**-0.5, w_k, w_v, w_o, n_heads)[2]  # (B, H, T, D)
+    return terms.mean((2, 3)).abs().mean(0)  # (H,)
 
 
 def layer_and_target():

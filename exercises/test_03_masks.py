@@ -74,9 +74,7 @@ def _(T, S):
     return torch.ones(T, S).tril().bool()  # (T, S)
 
 
-@causal_mask.mistake(
-    "hides self", "a token may see itself: the comparison is <=, the diagonal is included."
-)
+@causal_mask.mistake("hides self", "a token may see itself: the comparison is <=, the diagonal is included.")
 def _(T, S):
     return _causal(T, S, shift=-1)  # (T, S)
 
@@ -122,6 +120,30 @@ def _(T, S):
 @causal_mask.mistake("transposed", "rows belong to queries and columns to keys: (T, S).")
 def _(T, S):
     return _causal(T, S).T  # (S, T)
+
+
+@causal_mask.mistake(
+    "never moved to the left",
+    "S - T may be negative: for T > S the first T - S queries stand before all keys and see nothing.",
+)
+def _(T, S):
+    return torch.ones(T, S).tril(max(S - T, 0)).bool()  # (T, S)
+
+
+@causal_mask.mistake(
+    "key 0 for every query",
+    "for T > S the first T - S queries see nothing: a key opened for them is a key from their future.",
+)
+def _(T, S):
+    return _causal(T, S) | (torch.arange(S) == 0)  # (T, S)
+
+
+@causal_mask.mistake(
+    "the last T rows of a square",
+    "right for T <= S; a square of S rows has too few for T > S, whose first T - S queries see nothing.",
+)
+def _(T, S):
+    return _causal(S, S)[-T:]  # (min(T, S), S)
 
 
 @causal_mask.contract("no look into the future")
@@ -230,9 +252,7 @@ def _(T, S, W):
     return T * min(W, S)
 
 
-@visible_pairs.mistake(
-    "all queries of the text", "this counts S queries; only the last T of them ask."
-)
+@visible_pairs.mistake("all queries of the text", "this counts S queries; only the last T of them ask.")
 def _(T, S, W):
     return _pairs(S, W)
 
@@ -240,6 +260,48 @@ def _(T, S, W):
 @visible_pairs.mistake("the hidden pairs", "these are the pairs that may *not* look.")
 def _(T, S, W):
     return T * S - (_pairs(S, W) - _pairs(S - T, W))
+
+
+@visible_pairs.mistake(
+    "the queries start one position too late", "they stand at S - T … S - 1: the first one is missing."
+)
+def _(T, S, W):
+    return _pairs(S, W) - _pairs(S - T + 1, W)
+
+
+@visible_pairs.mistake(
+    "the queries start one position too early", "they stand at S - T … S - 1: these are T + 1 of them."
+)
+def _(T, S, W):
+    return _pairs(S, W) - _pairs(max(S - T - 1, 0), W)
+
+
+@visible_pairs.mistake(
+    "the query itself is left out", "a window of W holds the query and the W - 1 keys before it."
+)
+def _(T, S, W):
+    return _pairs(S, W) - _pairs(S - T, W) - T
+
+
+@visible_pairs.mistake("a window of W - 1", "the window counts the query itself: W keys far from the start.")
+def _(T, S, W):
+    return _pairs(S, W - 1) - _pairs(S - T, W - 1)
+
+
+@visible_pairs.mistake(
+    "counted in fp32",
+    "fp32 has 24 bits, so above 2²⁴ = 16,777,216 it skips every other number: count with whole numbers.",
+)
+def _(T, S, W):
+    return int(torch.tensor(float(_pairs(S, W) - _pairs(S - T, W))))
+
+
+@visible_pairs.mistake(
+    "floats in place of whole numbers",
+    "/ makes a float, which holds whole numbers up to 2⁵³ only: // divides whole numbers.",
+)
+def _(T, S, W):
+    return float(_pairs(S, W) - _pairs(S - T, W))
 
 
 @visible_pairs.contract("one query sees a window or the whole text")
@@ -281,12 +343,14 @@ masked_softmax = Exercise(
         "tx.softmax", "tx.attention", "torch.nn.functional.scaled_dot_product_attention",
         "torch._safe_softmax",
     ),
+    parts=("weights", "gradient of scores"),
 )  # fmt: skip
 
 
 @masked_softmax.call
-def _(impl, *args):
-    return impl.gradients(*args)
+def _(impl, scores, keep):
+    weights, (grad,) = impl.gradients(scores, keep)
+    return weights, "no gradient reaches scores" if grad is None else grad
 
 
 @masked_softmax.cases
@@ -294,7 +358,9 @@ def _(g):
     keep = torch.tensor([[True, True, False], [False, False, False]])  # (T, S)
     yield torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]), keep
     yield torch.tensor([[1000.0, 999.0, -1000.0]]), torch.tensor([[True, True, True]])
+    yield torch.tensor([[1000.0, 999.0], [0.0, 1.0]]), torch.ones(2, 2).bool()
     yield torch.tensor([[0.0, 1.0, 1000.0]]), torch.tensor([[True, True, False]])
+    yield torch.tensor([[-1000.0, -999.0, 0.0]]), torch.tensor([[True, True, False]])
     keep = some(g, 2, 1, 4, 5)  # (B, 1, T, S)
     keep[0, 0, 1] = False
     keep[1, 0, 2] = True
@@ -348,8 +414,8 @@ def _(scores, keep):
 
 
 @masked_softmax.mistake(
-    "nan_to_num after an added mask",
-    "the weights are right and the gradients are NaN: nan_to_num repairs the forward pass only.",
+    "NaN replaced after it was computed",
+    "the weights are right and the gradients are NaN: a repair at the end mends the forward pass only.",
 )
 def _(scores, keep):
     bias = torch.zeros(keep.shape).masked_fill(~keep, -torch.inf)  # (..., T, S)
@@ -390,6 +456,54 @@ def _(scores, keep):
     return e / (e.sum(-1, keepdim=True) + 1)  # (..., T, S)
 
 
+@masked_softmax.mistake(
+    "a small negative number in place of -inf",
+    "-100 is low beside scores near 0 and high beside scores near -1000: only -inf is below all of them.",
+)
+def _(scores, keep):
+    weights = scores.masked_fill(~keep, -100.0).softmax(-1)  # (..., T, S)
+    return weights * keep.any(-1, keepdim=True)  # (..., T, S)
+
+
+@masked_softmax.mistake(
+    "one maximum for all rows",
+    "a row far below the largest score of the tensor underflows to 0: each row has its own maximum.",
+)
+def _(scores, keep):
+    hidden = scores.masked_fill(~keep, -torch.inf)  # (..., T, S)
+    e = (hidden - scores.detach().amax()).exp()  # (..., T, S)
+    total = e.sum(-1, keepdim=True)  # (..., T, 1)
+    return e / (total + (total == 0))  # (..., T, S)
+
+
+@masked_softmax.mistake(
+    "scores detached",
+    "the weights are right, but no gradient reaches scores: a model that attends so learns no scores.",
+)
+def _(scores, keep):
+    return _by_hand(scores.detach(), keep)  # (..., T, S)
+
+
+@masked_softmax.mistake(
+    "the sum detached",
+    "the weights are right, the gradient differs: the maximum cancels and may be detached, the sum may not.",
+)
+def _(scores, keep):
+    scores = scores.masked_fill(~keep, -torch.inf)  # (..., T, S)
+    top = scores.detach().amax(-1, keepdim=True)  # (..., T, 1)
+    e = (scores - top.masked_fill(top == -torch.inf, 0)).exp()  # (..., T, S)
+    total = e.detach().sum(-1, keepdim=True)  # (..., T, 1)
+    return e / (total + (total == 0))  # (..., T, S)
+
+
+@masked_softmax.mistake(
+    "scores filled in place",
+    "scores is not to be changed in place: masked_fill makes a new tensor, masked_fill_ overwrites.",
+)
+def _(scores, keep):
+    return _by_hand(scores.masked_fill_(~keep, -torch.inf), keep)  # (..., T, S)
+
+
 SCORES = torch.tensor([[1.0, 2.0, 3.0], [2.0, 0.0, 1.0]])  # (T, S)
 KEEP = torch.tensor([[True, True, False], [False, False, False]])  # (T, S)
 
@@ -415,8 +529,9 @@ def _(f):
 @masked_softmax.contract("gradients are finite")
 def _(f):
     _, (grad,) = f.gradients(SCORES, KEEP)
-    finite = grad.isfinite().all(-1).float()  # (T,)
-    contracts.same("gradients are finite", finite, torch.ones(2), "rows with a finite gradient")
+    if grad is not None:
+        finite = grad.isfinite().all(-1).float()  # (T,)
+        contracts.same("gradients are finite", finite, torch.ones(2), "rows with a finite gradient")
 
 
 # ── next_token_loss ──────────────────────────────────────────────────────────────────────────────
@@ -447,6 +562,8 @@ def _(g):
     yield randn(g, 1, 4, 3), torch.tensor([[0, 1, 2, 2]]), real.flip(1)
     real = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1]]).bool()  # (B, T)
     yield 2 * randn(g, 3, 5, 7), randint(g, 0, 7, 3, 5), real
+    real = torch.tensor([[True, True, False], [False, True, False]])  # (B, T)  row 1 has no pair
+    yield randn(g, 2, 3, 3), torch.tensor([[1, 2, 0], [0, 1, 0]]), real
     real = torch.tensor([[True, False], [False, True]])  # (B, T)
     yield raises(ValueError, randn(g, 2, 2, 3), torch.zeros(2, 2, dtype=torch.long), real)
 
@@ -534,9 +651,32 @@ def _(logits, tokens, real):
     return _each(logits, tokens)[_pairs_that_count(real)].sum()  # ()
 
 
-@next_token_loss.mistake("no error when nothing counts", "the mean of nothing is NaN, and NaN travels far.")
+@next_token_loss.mistake(
+    "no error when nothing counts",
+    "the mean of nothing is NaN, which travels far, and a 0 looks like a perfect model: refuse it.",
+)
 def _(logits, tokens, real):
     return _each(logits, tokens)[real[:, :-1] & real[:, 1:]].mean()  # ()
+
+
+@next_token_loss.mistake(
+    "one real token of the two is enough", "a pair counts when both are real: & and not |."
+)
+def _(logits, tokens, real):
+    _pairs_that_count(real)
+    return _each(logits, tokens)[real[:, :-1] | real[:, 1:]].mean()  # ()
+
+
+@next_token_loss.mistake(
+    "divided by the real tokens", "n tokens in a row make n - 1 pairs: divide by the pairs that count."
+)
+def _(logits, tokens, real):
+    return _each(logits, tokens)[_pairs_that_count(real)].sum() / real.sum()  # ()
+
+
+@next_token_loss.mistake("bits", "cross-entropy comes in nats; divided by ln 2 it is in bits.")
+def _(logits, tokens, real):
+    return _each(logits, tokens)[_pairs_that_count(real)].mean() / math.log(2)  # ()
 
 
 @next_token_loss.contract("knowing nothing costs ln V")
@@ -554,6 +694,17 @@ def _(f):
     junk = torch.where(real[..., None], logits, 9 * logits)  # (B, T, V)
     name = "what stands at padding changes nothing"
     contracts.same(name, f(junk, torch.where(real, tokens, 2), real), f(logits, tokens, real))
+
+
+@next_token_loss.contract("each logit gets its gradient")
+def _(f):
+    real = torch.tensor([[True, True, True, False]])  # (B, T)
+    logits, tokens = torch.zeros(1, 4, 3), torch.tensor([[1, 2, 0, 0]])  # (B, T, V), (B, T)
+    right = torch.zeros(1, 4, 3)  # (B, T, V)
+    right[0, :2] = (torch.full((2, 3), 1 / 3) - torch.eye(3)[[2, 0]]) / 2
+    _, (grad,) = f.gradients(logits, tokens, real)
+    grad = torch.zeros(1, 4, 3) if grad is None else grad  # (B, T, V)
+    contracts.same("each logit gets its gradient", grad, right, "probability minus one-hot, over 2 pairs")
 
 
 # ── leak_floor ───────────────────────────────────────────────────────────────────────────────────
@@ -637,6 +788,24 @@ def _(V, T, block):
     return math.ceil(T / block) * math.log(V) / (T + 1)
 
 
+@leak_floor.mistake(
+    "T / block, not rounded up",
+    "the last block may be shorter, and its end is blind like any other: ⌈T / block⌉.",
+)
+def _(V, T, block):
+    return T / block * math.log(V) / T
+
+
+@leak_floor.mistake("the sum over the positions", "the loss is a mean: divide by the T positions.")
+def _(V, T, block):
+    return math.ceil(T / block) * math.log(V)
+
+
+@leak_floor.mistake("the perplexity", "this is e to the loss; the loss itself was asked for, in nats.")
+def _(V, T, block):
+    return math.exp(math.ceil(T / block) * math.log(V) / T)
+
+
 def _number(name, got, expected, where):
     contracts.same(name, torch.tensor(float(got)), torch.tensor(float(expected)), where)
 
@@ -684,6 +853,23 @@ def _(g):
     after = after.clone()  # (B, T, D)
     after[0, 1] = torch.tensor([1.0, -1.0])
     yield before, after, 2, 0.1
+    after = after.clone()  # (B, T, D)
+    after[0, 1] = torch.tensor([0.06, 0.0])
+    yield before, after, 2, 0.1
+    after = after.clone()  # (B, T, D)
+    after[0, 1] = 0.06  # less than the tolerance, but not their sum
+    yield before, after, 2, 0.1
+    after = after.clone()  # (B, T, D)
+    after[0, 1] = 2e-5
+    yield before, after, 2, 1e-5
+    before = torch.zeros(2, 3, 2)  # (B, T, D)
+    after = before.clone()  # (B, T, D)
+    after[0, 1] = 1.0
+    yield before, after, 2, 0.1
+    before = 10_000 + randn(g, 1, 4, 2)  # (B, T, D)
+    after = before.clone()  # (B, T, D)
+    after[0, 1, 0] += 0.05
+    yield before, after, 3, 0.01
     before = randn(g, 2, 6, 3)  # (B, T, D)
     after = before.clone()  # (B, T, D)
     after[:, 4:] += 1.0
@@ -741,7 +927,8 @@ def _(before, after, token, tolerance=5e-5):
 
 
 @first_leaking_row.mistake(
-    "NaN goes unnoticed", "nan > 0.1 is False. Ask what is *not* small: ~(change <= tolerance)."
+    "NaN goes unnoticed",
+    "nan > 0.1 is False, and nan_to_num makes a 0 of it. Ask what is *not* small: ~(change <= tolerance).",
 )
 def _(before, after, token, tolerance=5e-5):
     change = (after - before)[:, :token].abs()  # (B, T, D)
@@ -773,6 +960,67 @@ def _(before, after, token, tolerance=5e-5):
 def _(before, after, token, tolerance=5e-5):
     rows = _rows(before[:1], after[:1], token, tolerance)
     return rows[0] if rows else -1
+
+
+@first_leaking_row.mistake(
+    "all of the batch has to move", "a leak in any row of the batch is one, not only in all of them."
+)
+def _(before, after, token, tolerance=5e-5):
+    moved = (~((after - before)[:, :token].abs() <= tolerance)).any(-1).all(0)  # (T,)
+    rows = moved.nonzero().flatten().tolist()
+    return rows[0] if rows else -1
+
+
+@first_leaking_row.mistake(
+    "the row that moves most", "the *first* row was asked for: a small leak is one, too."
+)
+def _(before, after, token, tolerance=5e-5):
+    if not _rows(before, after, token, tolerance):
+        return -1
+    return (after - before)[:, :token].abs().amax((0, 2)).argmax().item()
+
+
+@first_leaking_row.mistake(
+    "no tolerance", "two runs may differ by rounding alone: only what is above the tolerance has moved."
+)
+def _(before, after, token, tolerance=5e-5):
+    rows = _rows(before, after, token, 0.0)
+    return rows[0] if rows else -1
+
+
+@first_leaking_row.mistake(
+    "the default tolerance built in", "the caller chooses it: 5e-5 is only what `tolerance` starts as."
+)
+def _(before, after, token, tolerance=5e-5):
+    rows = _rows(before, after, token, 5e-5)
+    return rows[0] if rows else -1
+
+
+@first_leaking_row.mistake(
+    "the changes summed up", "many small roundings add up to a leak: each number is compared by itself."
+)
+def _(before, after, token, tolerance=5e-5):
+    change = (after - before)[:, :token].abs().sum((0, 2))  # (T,)
+    rows = (~(change <= tolerance)).nonzero().flatten().tolist()
+    return rows[0] if rows else -1
+
+
+@first_leaking_row.mistake(
+    "a relative tolerance",
+    "allclose and isclose forgive more where numbers are large, by rtol: with rtol=0 they do not.",
+)
+def _(before, after, token, tolerance=5e-5):
+    moved = ~torch.isclose(before, after, atol=tolerance)[:, :token]  # (B, T, D)
+    rows = moved.any(-1).any(0).nonzero().flatten().tolist()
+    return rows[0] if rows else -1
+
+
+@first_leaking_row.mistake(
+    "0 where nothing leaks", "argmax of nothing but False is 0, and 0 is a row: -1 says that there is none."
+)
+def _(before, after, token, tolerance=5e-5):
+    moved = (~((after - before)[:, :token].abs() <= tolerance)).any(-1).any(0)  # (T,)
+    return moved.int().argmax().item()
 
 
 @first_leaking_row.contract("nothing moved, nothing leaks")
@@ -958,6 +1206,7 @@ def _(g):
     yield torch.tensor([-1, 0, 1, 2, 1, 4]), 2
     yield raises(ValueError, torch.tensor([-1, 2, 0]), 1)
     yield raises(ValueError, torch.tensor([-1, 1]), 0)
+    yield raises(ValueError, torch.tensor([-1, -2]), 1)
 
 
 @tree_mask.reference
@@ -1042,6 +1291,14 @@ def _(parents, n_past):
 
 @tree_mask.mistake("no error for a parent that comes later", "a token cannot continue what comes after it.")
 def _(parents, n_past):
+    return _beside(n_past, _family(parents))  # (T, n_past+T)
+
+
+@tree_mask.mistake(
+    "parents below -1 let through", "-1 alone means the text; -2 is a slip that nobody would notice later."
+)
+def _(parents, n_past):
+    _check_parents(parents.clamp(min=-1))
     return _beside(n_past, _family(parents))  # (T, n_past+T)
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -429,6 +430,34 @@ def test_it_survives(name, judged):
 def test_an_endless_loop_in_the_function(hurried, judged):
     report = judged(answer("while True: pass"))
     assert report.state == "timeout" and "not done after 3 s" in report.reason
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a process has no new parent when its own ends")
+def test_no_orphan_goes_on_looping_when_the_grader_is_killed():
+    loop = (
+        "from tx.course.grading import child; child._end_with_the_grader()\n"
+        "print(flush=True)\nwhile True: pass"
+    )
+    grader = (
+        "import subprocess, sys, time\n"
+        f"print(subprocess.Popen([sys.executable, '-c', {loop!r}]).pid, flush=True); time.sleep(100)"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", grader], stdout=subprocess.PIPE, text=True)
+    orphan = int(killed.stdout.readline())
+    killed.stdout.readline()  # by now it watches and loops
+    killed.kill()
+    killed.wait()
+    for _ in range(600):
+        try:
+            os.kill(orphan, 0)
+        except ProcessLookupError:
+            return
+        state = Path(f"/proc/{orphan}/stat")
+        if state.is_file() and "Z" in state.read_text().split(")")[-1][:3]:
+            return  # ended, and nobody here collects it
+        time.sleep(0.1)
+    os.kill(orphan, 9)
+    raise AssertionError("the loop went on without its grader")
 
 
 def test_cells_that_loop_or_exit_are_left_out_and_the_rest_is_graded(hurried, judged):

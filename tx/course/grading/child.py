@@ -9,6 +9,8 @@ import linecache
 import os
 import sys
 import tempfile
+import threading
+import time
 import types
 
 import torch
@@ -18,10 +20,12 @@ from tx.course.grading.learner import Capped, Learner, describe
 from tx.course.grading.reach import Borrowed, Traps
 
 FILE_SIZE = 1 << 26  # the largest file that may be written
+CPU_SECONDS = 600  # far more than any time limit: the end of a process that nobody ended
 
 
 def serve(connection):
     """Load one notebook and answer until the other side hangs up."""
+    _end_with_the_grader()
     _leave_the_house()
     request = wire.unpack(connection.recv_bytes())
     _limit_memory(request["memory"])
@@ -45,6 +49,18 @@ def serve(connection):
         connection.send_bytes(learner.answer(data))
 
 
+def _end_with_the_grader():
+    """No orphans: a loop without end is over when the process that asked for it is."""
+    grader = os.getppid()
+
+    def watch():
+        while os.getppid() == grader:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _leave_the_house():
     """An empty working folder, no terminal, nothing to read from."""
     os.chdir(tempfile.mkdtemp(prefix="learner-"))
@@ -64,6 +80,7 @@ def _limit_memory(size):
         resource.setrlimit(resource.RLIMIT_AS, (now + size, now + size))
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     except (ImportError, OSError, ValueError):
         pass
 

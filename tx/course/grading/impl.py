@@ -71,7 +71,7 @@ class Session:
                 raise Borrowed(str(reply["borrowed"]))
             self.printed = (self.printed + reply["printed"])[:2_000]
             if "raised" not in reply:
-                self.changed = self.changed or (do == "call" and reply["changed"])
+                self.changed = self.changed or (do != "get" and reply["changed"])
                 return reply["result"]
             error = rebuilt(reply["raised"])
         except (ValueError, TypeError, LookupError):  # bytes that our side of it did not write

@@ -69,7 +69,8 @@ class Learner:
         ):
             torch.manual_seed(0)  # two sides that draw numbers draw the same ones
             if request["do"] == "gradients":
-                result = gradients(self.traps.guarded(target), args, kwargs)
+                leaves, args = tracked(args)
+                result = gradients(self.traps.guarded(target), leaves, args, kwargs)
             elif request["do"] == "get":
                 result = self.traps.guarded(getattr)(target, *args)
             else:
@@ -85,16 +86,22 @@ class Learner:
         return [len(self.objects) - 1, type(value).__name__]
 
 
-def gradients(f, args, kwargs):
-    """f's output, and the gradient of its sum with respect to every floating tensor argument.
+def tracked(args):
+    """Leaves for the gradients of the floating tensors in args, and args with copies of the leaves.
 
-    Returns (output, tuple of gradients); an argument that does not reach the output gets None.
+    Code that fills its argument in place can do so with a copy, not with a leaf.
     """
-    args = [
-        x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-        for x in args
-    ]
-    leaves = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
+    floating = [isinstance(x, torch.Tensor) and x.is_floating_point() for x in args]
+    leaves = [x.clone().requires_grad_() for x, f in zip(args, floating, strict=True) if f]
+    copies = iter(leaves)
+    return leaves, tuple(next(copies).clone() if f else x for x, f in zip(args, floating, strict=True))
+
+
+def gradients(f, leaves, args, kwargs):
+    """f's output, and the gradient of its sum with respect to every leaf.
+
+    Returns (output, tuple of gradients); a leaf that does not reach the output gets None.
+    """
     output = f(*args, **kwargs)
     if not isinstance(output, torch.Tensor) or not output.requires_grad:
         return output, (None,) * len(leaves)

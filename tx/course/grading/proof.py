@@ -160,6 +160,11 @@ same results on the same inputs, one of the exercise or a general one (the last 
 constant factor, arguments changed in place …). One that raises an error, does not end, or calls the
 answer gets that as its reason instead. A right answer must pass with every seed that we try.
 
+The share was a blind measurement only once, when answers and graders first met. In chapters 2 and 3
+181 of 308 were named then, 59 %. In chapters 0 and 1 it was 104 of 298, 35 %, before there were
+general mistakes. The graders have learned from the rest since: the share above says what they know,
+and no longer how well they guess.
+
 """
 
 
