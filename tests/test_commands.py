@@ -502,7 +502,7 @@ def tiny(**config):
 
 
 @pytest.mark.parametrize("config,reason", [
-    ({"model_type": "gemma2", "head_dim": 4, "attn_logit_softcapping": 5}, "this model's attention has a soft cap"),
+    ({"model_type": "gemma2", "head_dim": 4, "attn_logit_softcapping": 5}, "attention has a soft cap"),
     ({"model_type": "bloom", "n_head": 4, "n_layer": 2}, "this model's attention has a bias"),
     ({"model_type": "gemma", "head_dim": 4}, ""),
     ({"model_type": "mistral", "sliding_window": 3}, ""),
