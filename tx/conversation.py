@@ -67,7 +67,7 @@ class Conversation:
 
         def on_token(token, step):
             answer.append(int(token))
-            if on_text is not None and answer[-1] not in self.eos:
+            if on_text is not None:
                 on_text(stream.push(answer[-1]))
 
         try:
@@ -78,9 +78,8 @@ class Conversation:
             if on_text is not None:
                 on_text(stream.finish())
         finally:
-            self.cache.cut(self.cache.length)
             self.ids = ids + answer
-            said = self.tokenizer.decode([id for id in answer if id not in self.eos])
+            said = self.tokenizer.decode(answer)
             if answer:
                 self.messages = [*messages, {"role": "assistant", "content": said}]
         self.cut_short = answer[-1] not in self.eos

@@ -73,7 +73,7 @@ def passages(text):
 def _show_search(vectors, found, top):
     from ..embedding import search
 
-    width = shutil.get_terminal_size().columns - 18 if sys.stdout.isatty() else None
+    width = shutil.get_terminal_size().columns - 20 if sys.stdout.isatty() else None
     for cosine, number in search(vectors[0], vectors[1:], top):
         line, text = found[number]
         print(f"{cosine:6.3f}  line {line:<4}  {_short(text, width)}")

@@ -44,12 +44,11 @@ def run(args):
     stream = tokenizer.stream(args.stop)
 
     def on_token(token, step):
-        if int(token) not in eos:
-            write(stream.push(token))
+        write(stream.push(token))
         return stream.stopped
 
-    eos = ends(model, tokenizer)
-    options = choices(args) | {"start": start, "eos": sorted(eos), "beams": args.beams}
+    eos = sorted(ends(model, tokenizer))
+    options = choices(args) | {"start": start, "eos": eos, "beams": args.beams}
     if args.beams == 1:
         generate(model, torch.tensor([ids]), args.max_tokens, on_token=on_token, **options)
     else:  # which of the texts wins is known at the end
