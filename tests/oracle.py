@@ -84,6 +84,11 @@ DECODERS = {
     "qwen-2-window": ("Qwen2", "Qwen2ForCausalLM", dict(
         LLAMA, use_sliding_window=True, sliding_window=4, max_window_layers=1, tie_word_embeddings=True)),
     "qwen-3": ("Qwen3", "Qwen3ForCausalLM", dict(LLAMA, head_dim=12)),
+    "olmo-2": ("Olmo2", "Olmo2ForCausalLM", dict(LLAMA, pad_token_id=0)),
+    "olmo-2-mha": ("Olmo2", "Olmo2ForCausalLM", dict(PLAIN, pad_token_id=0, attention_bias=True)),
+    "phi-3": ("Phi3", "Phi3ForCausalLM", dict(LLAMA, pad_token_id=0, sliding_window=5)),
+    "phi-3-partial": ("Phi3", "Phi3ForCausalLM", dict(
+        LLAMA, pad_token_id=0, rope_parameters=THETA | dict(rope_type="default", partial_rotary_factor=0.5))),
     "qwen-3-bias": ("Qwen3", "Qwen3ForCausalLM", dict(LLAMA, head_dim=8, attention_bias=True)),
 }  # fmt: skip
 ENCODERS = {

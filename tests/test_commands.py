@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import types
 from functools import cache
 
 import pytest
@@ -136,7 +135,7 @@ def test_ctrl_c_ends_a_command_without_a_traceback(tx, monkeypatch):
     assert code == 130 and not out and not err.strip()
 
 
-# ── params, bench ────────────────────────────────────────────────────────────────────────────────
+# ── params ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_params_of_published_shapes(tx):
@@ -164,15 +163,6 @@ def test_params_lists_the_shapes(tx, monkeypatch):
 def test_params_of_a_checkpoint_counts_what_its_files_hold(tx):
     code, out, _ = tx("params", "all-minilm-l6-v2")  # a BERT without the head for masked tokens
     assert code == 0 and "22,713,216 parameters" in out
-
-
-def test_bench_is_passed_on(tx, monkeypatch):
-    asked = []
-    monkeypatch.setitem(sys.modules, "tx.bench", types.SimpleNamespace(run=asked.append))
-    import tx as package
-
-    monkeypatch.setattr(package, "bench", sys.modules["tx.bench"], raising=False)
-    assert tx("bench", "attention")[0] == 0 and asked == ["attention"]
 
 
 # ── generate ─────────────────────────────────────────────────────────────────────────────────────

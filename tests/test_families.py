@@ -192,6 +192,7 @@ SWITCHES = [
     ("gemma-2", "logit_softcap", None), ("gemma-2", "norm_place", "pre"),
     ("gemma-2", "layer_types", ("full", "window", "full")), ("gemma-3", "qk_norm", ""),
     ("gemma-3", "rope_window", None), ("qwen-2", "attention_bias", ""), ("llama-biases", "ffn_bias", False),
+    ("olmo-2", "norm_place", "pre"), ("olmo-2", "qk_norm", ""),
     ("mixtral", "experts_per_token", 1), ("mixtral", "norm_expert_weights", False), ("llama-1", "gated", False),
     ("albert", "activation", "relu"), ("deberta", "content_position", False),
     ("deberta", "position_content", False), ("deberta-v3", "norm_positions", False),

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from .commands.terminal import waiting
 
-COMMANDS = ("chat", "generate", "embed", "transcribe", "params", "bench")
+COMMANDS = ("chat", "generate", "embed", "transcribe", "params")
 EXAMPLES = """
 examples:
   python -m tx chat                             talk with SmolLM2, a model of 135 million parameters

@@ -56,6 +56,8 @@ FAMILIES = {
     "gemma2": Family(decoders.gemma2, decoders.GEMMA2),
     "gemma3_text": Family(decoders.gemma3, decoders.GEMMA2),
     "qwen2": Family(decoders.qwen2, decoders.LLAMA),
+    "olmo2": Family(decoders.olmo2, decoders.OLMO2),
+    "phi3": Family(decoders.phi3, decoders.PHI3),
     "qwen3": Family(decoders.qwen3, decoders.LLAMA),
     "bert": Family(encoders.bert, encoders.BERT, Encoder, ("bert.",), OLD_BERT),
     "roberta": Family(encoders.roberta, encoders.ROBERTA, Encoder, ("roberta.",), OLD_BERT),

@@ -254,3 +254,26 @@ MIXTRAL = LLAMA + pairs("model.layers.{}", """
     .block_sparse_moe.experts.{e}.w3 = .feed_forward.experts.{e}.up
     .block_sparse_moe.experts.{e}.w2 = .feed_forward.experts.{e}.down
 """)  # fmt: skip
+
+
+def olmo2(r):
+    return llama(r, norm_place="output", qk_norm="full")
+
+
+OLMO2 = [pair for pair in LLAMA if "layernorm" not in pair.theirs] + pairs("model.layers.{}", """
+    .post_attention_layernorm = .attention_norm
+    .post_feedforward_layernorm = .feed_forward_norm
+""")  # fmt: skip
+
+
+FUSED = ("query", "key", "value", "gate", "up")
+
+
+def phi3(r):
+    return llama(r, attention_bias="", ffn_bias=False, window=r("sliding_window"))
+
+
+PHI3 = [pair for pair in LLAMA if pair.ours[0].rpartition(".")[2] not in FUSED] + pairs("model.layers.{}", """
+    .self_attn.qkv_proj = .attention.(query key value) : rows
+    .mlp.gate_up_proj = .feed_forward.(gate up) : rows
+""")  # fmt: skip
