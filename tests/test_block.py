@@ -319,3 +319,12 @@ def test_bad_input_is_named(tokens, mask, words):
 def test_bad_configs_are_named(switches, words):
     with pytest.raises(ValueError, match=words):
         config(**switches)
+
+
+def test_roberta_counts_only_what_is_no_padding_and_gives_padding_the_row_before_the_first():
+    config = Config(9, 8, 1, 2, 16, 12, causal=False, position_offset=2, positions_skip_pad=1)
+    stack = Stack(config)
+    tokens = torch.tensor([[1, 5, 6, 1, 7], [5, 1, 1, 1, 1]])
+    assert stack._positions_of(tokens, None, 0).tolist() == [[-1, 0, 1, -1, 2], [0, -1, -1, -1, -1]]
+    assert torch.equal(stack.positions["full"].embed(torch.tensor([[-1]]))[0, 0],
+                       stack.positions["full"].table.weight[1])  # fmt: skip
