@@ -81,6 +81,7 @@ CONFIGS = {
     "unknown rope": ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type = 'spiral'"),
     "heads": ({"num_key_value_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4"),
     "negative": ({"num_hidden_layers": -1}, "num_hidden_layers = -1"),
+    "layers without end": ({"num_hidden_layers": 2**30}, "num_hidden_layers = 1073741824   expected"),
     "text": ({"hidden_size": "32"}, "hidden_size = '32'"),
     "huge": ({"intermediate_size": 2**40}, "intermediate_size = 1099511627776"),
     "contradiction": ({"num_attention_heads": 8}, "k_proj.weight   expected (8, 32), found (16, 32)"),

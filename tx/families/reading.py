@@ -29,10 +29,15 @@ class Reader:
         return default if value is None else value
 
     def number(self, key, default=None):
-        """A positive whole number; anything else is a problem."""
+        """A positive whole number; anything else is a problem.
+
+        Layers and experts are objects even without memory for their weights, so there is a limit.
+        """
         value = self(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-            self.problems.append(f"config     {key} = {value!r}   expected a positive whole number")
+        most = 1000 if "layer" in key or "expert" in key else 2**31 - 1
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+            expected = "a positive whole number" + (f", at most {most}" if most == 1000 else "")
+            self.problems.append(f"config     {key} = {value!r}   expected {expected}")
             return 1
         return value
 
