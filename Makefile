@@ -91,7 +91,8 @@ test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, all test
 	@$(PY) -m tx.course.shapes -j 2
 	@echo "▸ 5/6 the solutions pass their graders"; $(PY) -m pytest exercises --impl solutions
 	@echo "▸ 6/6 tests of the package, the graders, the book and the site"
-	@$(PY) -m pytest tests -n 2 --dist worksteal
+	@$(PY) -m pytest tests -n 2 --dist worksteal --ignore tests/test_shapes.py
+	@$(PY) -m pytest tests/test_shapes.py
 	@echo "✓ all checks passed"
 
 notebooks: .venv/.all  ## run every notebook again and store its outputs in normal form

@@ -116,7 +116,7 @@ def main(words=""):
     for number, (module, old, new) in enumerate(chosen, 1):
         why = survives(module, old, new)
         alive += why is not None
-        print(f"{number}/{len(chosen)} tx/{module}.py  - {old}  + {new}  {why or 'killed'}", flush=True)
+        print(f"{number}/{len(chosen)} tx/{module}.py  - {old!r}  + {new!r}  {why or 'killed'}", flush=True)
     return alive
 
 

@@ -5,7 +5,6 @@ The browser tests need a Chromium. Where there is none they are skipped with a s
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -88,25 +87,6 @@ def address(site):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        chromium = None
-    if chromium is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("CI tests the site in a browser: chromium and playwright must be installed")
-        pytest.skip("no chromium with playwright here: the site is not tested in a browser")
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-             "--disable-background-networking", "--disable-component-update"]  # fmt: skip
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=quiet)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,7 @@ import io
 import itertools
 import json
 import math
-import os
 import re
-import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -149,24 +147,6 @@ def test_bad_input_says_what_is_wrong(call, words):
 
 
 # ── in a browser ─────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        chromium = None
-    if chromium is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("CI runs the browser tests: chromium and playwright must be installed")
-        pytest.skip("no chromium with playwright here: what widgets do when used is not tested")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        running = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        yield running
-        running.close()
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ class Transcriber:
             if token == self.eos:
                 break
             written.append(int(token))
-            tokens = token.view(1, 1)  # (1, T)  T = 1 from here on
+            tokens = token.view(1, 1)  # (1, 1)
         if nothing_said > NO_SPEECH and (certainty / (step + 1) < UNSURE or len(written) <= FEW):
             return ""
         return self.tokenizer.decode(written).strip()

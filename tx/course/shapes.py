@@ -33,6 +33,7 @@ import re
 import sys
 import time
 import tokenize
+import tomllib
 import weakref
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -616,6 +617,7 @@ def run_notebook(path, recorder, progress=lambda text: None):
 
     name = Path(path).name
     cells = [c for c in notebooks.read(path).cells if c.cell_type == "code"]
+    backend = os.environ.get("MPLBACKEND")
     os.environ["MPLBACKEND"] = "agg"
     shell = InteractiveShell.instance()
     shell.user_ns["__name__"] = "__main__"
@@ -637,15 +639,21 @@ def run_notebook(path, recorder, progress=lambda text: None):
                     break
     finally:
         os.chdir(here)
+        os.environ.pop("MPLBACKEND")
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
     return errors
 
 
 def run_tests(recorder):
-    """Run the quick tests of the modules that have shape comments. Returns the errors."""
+    """Run the quick tests of the modules with shape comments whose chapters are here. Returns the errors."""
     import pytest
 
-    files = [ROOT / "tests" / f"test_{m.stem}.py" for folder in ("tx", "tx/course")
-             for m in sorted((ROOT / folder).glob("*.py")) if "  # (" in m.read_text(encoding="utf-8")]
+    chapters = tomllib.loads((ROOT / "book" / "chapters.toml").read_text(encoding="utf-8"))["chapter"]
+    here = [ROOT / "tx" / f"{m}.py" for c in chapters for m in c["modules"]
+            if (ROOT / "book" / f"{c['page']}.ipynb").exists()]
+    files = [ROOT / "tests" / f"test_{m.stem}.py" for m in [*here, *sorted((ROOT / "tx/course").glob("*.py"))]
+             if "  # (" in m.read_text(encoding="utf-8")]
     files = [str(f) for f in files if f.exists() and f.stem != "test_shapes"]
     options = ["-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
     with contextlib.redirect_stdout(io.StringIO()) as out:
