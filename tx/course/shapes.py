@@ -562,6 +562,13 @@ def _loaded(target):
 # ── running ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@cache
+def modules_here():
+    """The modules of `tx` whose chapters have a page: their comments are checked, with `tx.course`."""
+    chapters = tomllib.loads((ROOT / "book" / "chapters.toml").read_text(encoding="utf-8"))["chapter"]
+    return [m for c in chapters for m in c["modules"] if (ROOT / "book" / f"{c['page']}.ipynb").exists()]
+
+
 class _Finder(importlib.machinery.PathFinder):
     """Imports the modules of `tx` with their checks, whose results go to one recorder."""
 
@@ -569,7 +576,9 @@ class _Finder(importlib.machinery.PathFinder):
         self.recorder, self.change = recorder, change
 
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] != "tx" or name == __name__:
+        top, _, rest = name.partition(".")
+        checked = not rest or rest.split(".")[0] in ("course", *modules_here())
+        if top != "tx" or name == __name__ or not checked:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
@@ -649,9 +658,7 @@ def run_tests(recorder):
     """Run the quick tests of the modules with shape comments whose chapters are here. Returns the errors."""
     import pytest
 
-    chapters = tomllib.loads((ROOT / "book" / "chapters.toml").read_text(encoding="utf-8"))["chapter"]
-    here = [ROOT / "tx" / f"{m}.py" for c in chapters for m in c["modules"]
-            if (ROOT / "book" / f"{c['page']}.ipynb").exists()]
+    here = [ROOT / "tx" / f"{module}.py" for module in modules_here()]
     files = [ROOT / "tests" / f"test_{m.stem}.py" for m in [*here, *sorted((ROOT / "tx/course").glob("*.py"))]
              if "  # (" in m.read_text(encoding="utf-8")]
     files = [str(f) for f in files if f.exists() and f.stem != "test_shapes"]
