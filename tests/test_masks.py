@@ -231,3 +231,14 @@ def test_the_rows_of_a_batch_may_stand_at_different_positions():
     for b, t, s in itertools.product(range(2), range(3), range(5)):
         expected = 0 <= int(k_pos[b, s]) <= int(q_pos[b, t])
         assert (keep[b, :, t, s] == expected).all() and bool(mod(b, 0, t, s)) == expected
+
+
+def test_structure_is_known_where_it_saves_a_dense_mask():
+    assert window(3).structure(3, 3) == "nothing" and (causal() & window(3)).structure(3, 3) == "causal"
+    assert window(2).structure(3, 3) == "dense" and causal().structure(1, 9) == "nothing"
+    assert causal().structure(3, 5) == "dense"  # bottom-right: no flag says it
+    assert window(9).structure(5, 3) == "dense" and causal().structure(5, 3) == "dense"  # rows see nothing
+
+
+def test_a_query_before_the_text_has_no_document():
+    assert show(documents(torch.tensor([0, 1, 0])), 4, 3) == ["...", "x.x", ".x.", "x.x"]
