@@ -78,7 +78,7 @@ reset: .venv/.core  ## make reset EX=03: start the exercises of a chapter again 
 
 # ── keeping it true ─────────────────────────────────────────────────────────────────────────────
 
-check: .venv/.all  ## the quick tests, for daily work (under three minutes)
+check: .venv/.all  ## the quick tests, for daily work (a few minutes)
 	@echo "▸ lint"; $(BIN)/ruff check .
 	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q
 
