@@ -80,7 +80,9 @@ reset: .venv/.core  ## make reset EX=03: start the exercises of a chapter again 
 
 check: .venv/.all  ## the quick tests, for daily work (a few minutes)
 	@echo "▸ lint"; $(BIN)/ruff check .
-	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q
+	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q --dist worksteal \
+	  $(foreach name,grading graders_proof commands sampling tokenization embedding transcription checkpoints \
+	    shapes families counting notebooks,--ignore tests/test_$(name).py)
 
 test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, all tests, every notebook, the graders' proof, the site
 	@echo "▸ 1/6 lint"; $(BIN)/ruff check .
