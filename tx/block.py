@@ -5,7 +5,7 @@ position tables, is computed once by the model and comes down in a `Flow`; a lay
 keys and values of the past and nothing else.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ class Flow:
 
     mask: who may look where.   tables: of the position scheme.   positions: the schemes.
     memory, memory_mask: what a decoder's cross-attention reads, (B, S, D).
+    record: where layers leave what `tx.record` shows.
     """
 
     mask: dict
@@ -30,7 +31,7 @@ class Flow:
     positions: nn.ModuleDict
     memory: torch.Tensor | None = None
     memory_mask: object = None
-    records: list = field(default_factory=list)
+    record: object = None
 
 
 # ── norms ────────────────────────────────────────────────────────────────────────────────────────
@@ -82,6 +83,8 @@ class Attention(nn.Module):
         self.key = nn.Linear(c.d_model, c.n_kv_heads * c.d_head, bias="k" in bias)
         self.value = nn.Linear(c.d_model, c.n_kv_heads * c.d_head, bias="v" in bias)
         self.out = nn.Linear(c.n_heads * c.d_head, c.d_model, bias="o" in bias)
+        self.can_join = not cross and not c.share_position_projection  # query, key and value read one x
+        self.joined = None  # what `tx.fuse` puts there
         if c.qk_norm:
             whole = c.qk_norm == "full"
             self.query_norm = make_norm(c, c.n_heads * c.d_head if whole else c.d_head)
@@ -100,27 +103,43 @@ class Attention(nn.Module):
     def forward(self, x, flow, kv=None):
         """x (B, T, D) -> (B, T, D). `kv` remembers keys and values between passes."""
         c = self.config
-        q = self._heads(self.query(x), c.n_heads, "query_norm")  # (B, H, T, d_k)
-        if self.cross and kv is not None and kv.keys is not None:
-            k, v = kv.keys, kv.values  # (B, G, S, d_k), (B, G, S, d_k)  of the memory, kept
+        if self.cross:
+            q = self._heads(self.query(x), c.n_heads, "query_norm")  # (B, H, T, d_k)
+            k, v = self._memory(flow, kv)  # (B, G, S, d_k), (B, G, S, d_k)
+            mask, bias = flow.memory_mask, None
         else:
-            source = flow.memory if self.cross else x  # (B, N, D)  N new keys
-            k = self._heads(self.key(source), c.n_kv_heads, "key_norm")  # (B, G, N, d_k)
-            v = self._heads(self.value(source), c.n_kv_heads)  # (B, G, N, d_k)
-            if not self.cross:
-                q, k = flow.positions[self.kind].turn(q, k, flow.tables[self.kind])
+            positions, tables, mask = flow.positions[self.kind], flow.tables[self.kind], flow.mask[self.kind]
+            q, k, v = self._project(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
+            q = self._heads(q, c.n_heads, "query_norm")  # (B, H, T, d_k)
+            k = self._heads(k, c.n_kv_heads, "key_norm")  # (B, G, T, d_k)
+            v = self._heads(v, c.n_kv_heads)  # (B, G, T, d_k)
+            q, k = positions.turn(q, k, tables)  # (B, H, T, d_k), (B, G, T, d_k)
             if kv is not None:
-                k, v = kv.update(k, v)  # (B, G, S, d_k), (B, G, S, d_k)  S counts the past too
-        bias = None if self.cross else flow.positions[self.kind].bias(
-            q, k, flow.tables[self.kind], self._project_positions
-        )  # fmt: skip
-        mask = flow.memory_mask if self.cross else flow.mask[self.kind]
-        dropout = c.attention_dropout if self.training else 0.0
+                k, v = kv.update(k, v)  # (B, G, S, d_k), (B, G, S, d_k)  the past first
+            bias = positions.bias(q, k, tables, self._project_positions)  # (B or 1, H, T, S)  or None
         out = attention(
             q, k, v, mask, bias=bias, scale=self.scale, softcap=c.softcap,
-            sinks=self.sinks if c.sinks else None, dropout=dropout,
+            sinks=self.sinks if c.sinks else None, dropout=c.attention_dropout if self.training else 0.0,
+            **({} if flow.record is None else {"return_weights": True}),
         )  # (B, H, T, d_k)
+        if flow.record is not None:
+            out, weights = out  # (B, H, T, d_k), (B, H, T, S)
+            (flow.record.cross_attention if self.cross else flow.record.attention).append(weights)
         return self.out(merge_heads(out))  # (B, T, D)
+
+    def _project(self, x):
+        """Queries, keys and values, not yet split into heads; in one product after `tx.fuse`."""
+        if self.joined is not None:
+            return self.joined(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
+        return self.query(x), self.key(x), self.value(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
+
+    def _memory(self, flow, kv):
+        """Keys and values of the memory (B, S, D), computed once where there is a cache."""
+        if kv is not None and kv.keys is not None:
+            return kv.keys, kv.values  # (B, G, S, d_k), (B, G, S, d_k)
+        k = self._heads(self.key(flow.memory), self.config.n_kv_heads, "key_norm")  # (B, G, S, d_k)
+        v = self._heads(self.value(flow.memory), self.config.n_kv_heads)  # (B, G, S, d_k)
+        return (k, v) if kv is None else kv.update(k, v)  # (B, G, S, d_k), (B, G, S, d_k)
 
     def _heads(self, x, n_heads, norm=""):
         """Clip, norm and split one projection: (B, T, n_heads·d_k) -> (B, n_heads, T, d_k)."""
@@ -159,16 +178,20 @@ class FeedForward(nn.Module):
     def __init__(self, config):
         super().__init__()
         c = config
-        self.activation = ACTIVATIONS[c.activation]
+        self.activation, self.gated = ACTIVATIONS[c.activation], c.gated
         self.up = nn.Linear(c.d_model, c.d_ff, bias=c.ffn_bias)
-        self.gate = nn.Linear(c.d_model, c.d_ff, bias=c.ffn_bias) if c.gated else None
+        if c.gated:
+            self.gate = nn.Linear(c.d_model, c.d_ff, bias=c.ffn_bias)
         self.down = nn.Linear(c.d_ff, c.d_model, bias=c.ffn_bias)
+        self.joined = None  # what `tx.fuse` puts there
         self.dropout = nn.Dropout(c.ffn_dropout)
 
     def forward(self, x):
         """x (..., D) -> (..., D)."""
-        inner = self.activation((self.gate or self.up)(x))  # (..., d_ff)
-        inner = inner if self.gate is None else inner * self.up(x)  # (..., d_ff)
+        if not self.gated:
+            return self.down(self.dropout(self.activation(self.up(x))))  # (..., D)
+        gate, up = (self.gate(x), self.up(x)) if self.joined is None else self.joined(x)  # (..., d_ff)
+        inner = self.activation(gate) * up  # (..., d_ff)
         return self.down(self.dropout(inner))  # (..., D)
 
 
@@ -274,6 +297,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(c, layer, cross) for layer in range(n_own))
         self.norm = make_norm(c) if c.final_norm else nn.Identity()
         self.dropout = nn.Dropout(c.dropout)
+        self.record = None  # what `tx.record` puts there
 
     def forward(self, tokens, mask=None, *, positions=None, segments=None, cache=None,
                 memory=None, memory_mask=None):
@@ -297,11 +321,15 @@ class Stack(nn.Module):
             positions = self._positions_of(tokens, real, past)  # (B or 1, T)
         x = self._embed(tokens, positions, segments)  # (B, T, D)
         flow = self._flow(x, mask, positions, cache, past)
-        flow.memory, flow.memory_mask = memory, memory_mask
+        flow.memory, flow.memory_mask, flow.record = memory, memory_mask, self.record
+        if self.record is not None:
+            self.record.begin(x)
         for layer in range(self.config.n_layers):
             block = self.blocks[0 if self.config.share_layers else layer]
             kv, cross_kv = (cache.layers[layer], cache.cross[layer]) if cache is not None else (None, None)
             x = block(x, flow, kv, cross_kv)  # (B, T, D)
+            if self.record is not None:
+                self.record.hidden.append(x)
         if cache is not None:
             cache.length += T
         return self.norm(x)  # (B, T, D)

@@ -83,26 +83,43 @@ def save(model, folder):
     """Write `config.json` and `model.safetensors`, which the reference loads too.
 
     Raises:
-        ValueError: the model was not made from a `config.json` (`load` or `build`).
+        ValueError: the model was not made from a `config.json` (`load` or `build`), or has parameters
+            that its family has no name for, as after `tx.fuse`.
     """
     from safetensors.torch import save_file
 
     values = getattr(model, "source_config", None)
     if values is None:
         raise ValueError("this model has no config.json: make it with tx.load or tx.checkpoints.build.")
-    state = model.state_dict()
-    tensors, written = {}, set()
-    for theirs, ours, pair in expand(FAMILIES[values["model_type"]].names(values), state, model.config):
-        if any(state[name].data_ptr() in written for name in ours):
-            continue  # a tied head stands in the file once
-        written |= {state[name].data_ptr() for name in ours}
-        tensors[theirs] = pair.join([state[name] for name in ours], model.config.n_heads).contiguous()
+    tensors = named_as_in_files(model)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps({**values, "dtype": dtype}, indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+def named_as_in_files(model):
+    """The weights of a model under its family's names, {name: tensor}; a tied head stands there once.
+
+    Raises:
+        ValueError: parameters that the family has no name for, as after `tx.fuse`.
+    """
+    values, state = model.source_config, model.state_dict()
+    tensors, written = {}, set()
+    for theirs, ours, pair in expand(FAMILIES[values["model_type"]].names(values), state, model.config):
+        if any(state[name].data_ptr() in written for name in ours):
+            continue
+        written |= {state[name].data_ptr() for name in ours}
+        tensors[theirs] = pair.join([state[name] for name in ours], model.config.n_heads).contiguous()
+    left = [name for name, tensor in state.items() if tensor.data_ptr() not in written]
+    if left:
+        raise ValueError(
+            f"{len(left)} parameters have no name in a file of {values['model_type']!r}, the first is {left[0]}. "
+            "After tx.fuse a model cannot be saved: save it before."
+        )
+    return tensors
 
 
 class SafeTensors:

@@ -105,12 +105,14 @@ class Rotary(Positions):
 
 
 def rotate(x, cos, sin):
-    """Turn the first features of x (B, H, T, d_k) pair by pair; cos and sin (B or 1, 1, T, d_half)."""
+    """Turn the first features of x (B, H, T, d_k) pair by pair; cos and sin (B or 1, 1, T, d_half).
+
+    cos and sin are fp32 at least, so the products are, whatever the dtype of x.
+    """
     half = cos.shape[-1]
-    wide = x.to(torch.promote_types(x.dtype, cos.dtype))  # (B, H, T, d_k)
-    a, b, rest = wide[..., :half], wide[..., half : 2 * half], x[..., 2 * half :]
-    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)  # (B, H, T, 2*d_half)
-    return torch.cat([turned.to(x.dtype), rest], dim=-1)  # (B, H, T, d_k)
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)  # (B, H, T, 2*d_half)
+    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned  # (B, H, T, d_k)
 
 
 def interleave(w, n_heads):

@@ -1,0 +1,93 @@
+"""Faster inference with the same weights (chapter 12): for models that will not be trained or saved any more.
+
+    fuse              projections of the same x in one product, a single token by a matrix–vector product
+    compile_blocks    each block compiled, for the pass that decoding repeats: one new token
+
+Measured by `python -m tx bench decode`.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .block import Attention, FeedForward
+
+
+class Linear(nn.Module):
+    """x (..., D) -> (..., N), as `nn.Linear`; a single row goes through `torch.mv`.
+
+    A product with one row reads every weight once and does little else. PyTorch's matrix–matrix kernel
+    gets a third to a half less out of the memory then than its matrix–vector kernel does.
+    """
+
+    def __init__(self, weight, bias=None):
+        super().__init__()
+        self.weight, self.bias = weight, bias  # (N, D), (N,)
+
+    def forward(self, x):
+        if x.numel() != self.weight.shape[1]:
+            return F.linear(x, self.weight, self.bias)  # (..., N)
+        row = torch.mv(self.weight, x.reshape(-1))  # (N,)
+        row = row if self.bias is None else row + self.bias  # (N,)
+        return row.view(*x.shape[:-1], -1)  # (..., N)
+
+
+class Joined(Linear):
+    """Several linear layers of the same x in one product: x (..., D) -> (..., n) of each."""
+
+    def __init__(self, *layers):
+        weight = torch.cat([layer.weight.detach() for layer in layers])  # (N, D)
+        bias = None
+        if any(layer.bias is not None for layer in layers):
+            none = weight.new_zeros(len(weight)).split([layer.out_features for layer in layers])  # (n,)  each
+            bias = nn.Parameter(torch.cat([
+                zeros if layer.bias is None else layer.bias.detach()
+                for layer, zeros in zip(layers, none, strict=True)
+            ]))  # (N,)  # fmt: skip
+        super().__init__(nn.Parameter(weight), bias)
+        self.sizes = [layer.out_features for layer in layers]
+
+    def forward(self, x):
+        return super().forward(x).split(self.sizes, dim=-1)  # (..., n)  of each layer
+
+
+def fuse(model):
+    """Prepare a model for inference, in place: the same numbers from fewer and faster products.
+
+    Query, key and value become one matrix, gate and up another. The parameters have other names then and
+    want no gradient: train and save before. Returns the model.
+    """
+    for module in model.modules():
+        if isinstance(module, Attention) and module.can_join and module.joined is None:
+            module.joined = Joined(module.query, module.key, module.value)
+            del module.query, module.key, module.value
+        if isinstance(module, FeedForward) and module.gated and module.joined is None:
+            module.joined = Joined(module.gate, module.up)
+            del module.gate, module.up
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, Linear(child.weight, child.bias))
+    return model.requires_grad_(False)
+
+
+def compile_blocks(model):
+    """Compile every block of a decoder for passes of one token, in place; longer passes stay as they are.
+
+    The first tokens wait for the compiler, 10 to 40 seconds. All blocks share what it makes. Give
+    `generate` a static cache (`Cache(config, room=...)`): then no shape changes and nothing is compiled
+    again. Returns the model.
+    """
+    stack = model.stack if hasattr(model, "stack") else model.decoder
+    for block in stack.blocks:
+        block.forward = _one_token_compiled(block.forward)
+    return model
+
+
+def _one_token_compiled(forward):
+    compiled = torch.compile(forward)
+
+    def choose(x, *rest):
+        return (compiled if x.shape[1] == 1 else forward)(x, *rest)  # (B, T, D)
+
+    return choose
