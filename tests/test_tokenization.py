@@ -18,7 +18,8 @@ from transformers import AutoTokenizer
 from tx.bpe import _ORDER, BPE, train
 from tx.chat_template import render
 from tx.families.reading import CheckpointError
-from tx.tokenization import Stream, Tokenizer, batch, from_gguf, load_tokenizer
+from tx.tokenization import Stream, Tokenizer, batch, load_tokenizer
+from tx.tokenizer_files import from_gguf
 
 TEXTS = [
     "The capital of France is", "Hello, world!", "  two  spaces\n\n\ttab", "In 2024 there were 1,234.5",
