@@ -1,7 +1,7 @@
 """Tokenizers: from text to ids and back, for models that others have trained (chapter 7).
 
-The `tokenizers` package does the work; `tx.tokenizer_files` reads what a checkpoint says of its tokenizer.
-`tx.bpe` trains one.
+The `tokenizers` package does the work; `tx.tokenizer_files` and `tx.gguf_tokenizer` read what a
+checkpoint says of its tokenizer. `tx.bpe` trains one.
 """
 
 import torch
@@ -17,12 +17,14 @@ class Tokenizer:
     Attributes:
         special: ids by what they are for, as far as the files say: {"bos": 1, "eos": 2, …}.
         template: the chat template, or None.
+        silent: ids of special tokens, which `decode` leaves out.
     """
 
     def __init__(self, backend, special=None, template=None):
         self.backend, self.special, self.template = backend, dict(special or {}), template
         self.backend.no_truncation()  # some files cut a text silently
         self.backend.no_padding()
+        self.silent = {id for id, token in backend.get_added_tokens_decoder().items() if token.special}
 
     def __len__(self):
         return self.backend.get_vocab_size()
@@ -88,6 +90,8 @@ class Stream:
 
     def push(self, id):
         """The text that one more id completes, often ""."""
+        if int(id) in self.tokenizer.silent:
+            return ""  # the text is as if it were not there
         self.ids.append(int(id))
         text = self._pending()
         broken = len(text) - len(text.rstrip("\ufffd"))  # what is incomplete decodes to U+FFFD
@@ -143,15 +147,13 @@ def load_tokenizer(source):
     Raises:
         CheckpointError: a `ValueError` that lists what is missing or not supported.
     """
+    from .gguf_file import Gguf
+    from .gguf_tokenizer import from_gguf
     from .packaged import locate
-    from .tokenizer_files import from_folder, from_gguf
+    from .tokenizer_files import from_folder
 
     path = locate(source)
-    if path.suffix == ".gguf":
-        from .gguf_file import Gguf
-
-        return from_gguf(Gguf(path).metadata)
-    return from_folder(path)
+    return from_gguf(Gguf(path).metadata) if path.suffix == ".gguf" else from_folder(path)
 
 
 def _check_messages(messages):

@@ -1,222 +1,292 @@
 """A checkpoint's tokenizer from its files (chapter 10).
 
-What a checkpoint says of its tokenizer comes in three forms: a `tokenizer.json`, a `vocab.txt` of word
-pieces, or the metadata of a GGUF file.
+A `tokenizer.json` says everything. Older folders hold a vocabulary in one of three forms, and the name of
+the tokenizer's class, which stands for the rest: what is added around a text, and the names of special
+tokens that no file names.
 """
 
 import json
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+from tokenizers import AddedToken, normalizers
+from tokenizers import Tokenizer as Backend
 
 from .families.reading import CheckpointError
+from .sentencepiece_file import read_sentencepiece
 from .tokenization import Tokenizer
+from .vocabularies import BERT_NAMES, CONTROL, byte_level, sentence_pieces, surround, word_pieces
 
-ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+# ── folders ──────────────────────────────────────────────────────────────────────────────────────
+
+FORMS = {
+    "bytes": ("vocab.json", "merges.txt"),
+    "words": ("vocab.txt",),
+    "pieces": ("tokenizer.model", "spiece.model", "spm.model"),  # one of these
+}
+
+
+class Kind(NamedTuple):
+    """What the name of a tokenizer's class stands for.
+
+    form: of the vocabulary. names: of special tokens that the files do not name, by role. before, after:
+    what is put around a text, roles or names. cut: how bytes are cut, see `vocabularies.CUTS`.
+    """
+
+    form: str
+    names: dict
+    before: tuple = ()
+    after: tuple = ()
+    cut: str = "gpt-2"
+
+
+def _same(*roles, name):
+    return dict.fromkeys(roles, name)
+
+
+MASK = {"content": "<mask>", "lstrip": True}  # takes the space in front of it
+END = _same("bos", "eos", "unk", name="<|endoftext|>")
+ROBERTA_NAMES = {
+    **_same("bos", "cls", name="<s>"), **_same("eos", "sep", name="</s>"), "unk": "<unk>", "pad": "<pad>",
+    "mask": MASK,
+}  # fmt: skip
+ENDS = _same("bos", "cls", name="[CLS]") | _same("eos", "sep", name="[SEP]")
+BERT = Kind("words", BERT_NAMES, ("cls",), ("sep",))
+ROBERTA = Kind("bytes", ROBERTA_NAMES, ("cls",), ("sep",))
+LLAMA = Kind("pieces", {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}, ("bos",))
+GEMMA = Kind("pieces", {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"}, ("bos",))
+T5 = Kind("pieces", {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, (), ("eos",))
+ALBERT = Kind("pieces", {**BERT_NAMES, **ENDS, "unk": "<unk>", "pad": "<pad>"}, ("cls",), ("sep",))
+KINDS = {
+    "gpt2": Kind("bytes", END), "roberta": ROBERTA, "bart": ROBERTA,
+    "deberta": Kind("bytes", {**BERT_NAMES, **ENDS}, ("cls",), ("sep",)),
+    "whisper": Kind("bytes", END, ("<|startoftranscript|>", "<|notimestamps|>"), ("eos",)),
+    "qwen2": Kind("bytes", _same("eos", "unk", "pad", name="<|endoftext|>"), cut="qwen2"),
+    "bert": BERT, "distilbert": BERT, "electra": BERT,
+    "llama": LLAMA, "mistral": LLAMA, "mixtral": LLAMA, "phi3": LLAMA,
+    "gemma": GEMMA, "gemma2": GEMMA, "gemma3text": GEMMA, "t5": T5, "mt5": T5,
+    "albert": ALBERT,
+    "debertav2": Kind("pieces", {**BERT_NAMES, **ENDS}, ("cls",), ("sep",)),
+}  # fmt: skip
 
 
 def from_folder(folder):
+    """The `Tokenizer` of a folder.
+
+    Raises:
+        CheckpointError: files are missing, damaged, or of a kind that is not known.
+    """
     settings = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
     if (folder / "tokenizer.json").is_file():
-        backend = _parse(folder / "tokenizer.json")
-    elif (folder / "vocab.txt").is_file():
-        backend = _word_pieces(folder / "vocab.txt", bool(settings.get("do_lower_case", True)))
+        backend, names = _parse(folder / "tokenizer.json"), {}
     else:
-        problem = "missing    tokenizer.json, or vocab.txt with word pieces"
-        raise CheckpointError(f"{folder} has no tokenizer that can be read", [problem])
+        kind = _kind(folder, settings)
+        backend, names = _from_vocabulary(folder, kind, settings), kind.names
     special = {}
     for role in ROLES:
-        name = settings.get(f"{role}_token")
-        name = name.get("content") if isinstance(name, dict) else name
-        if isinstance(name, str) and backend.token_to_id(name) is not None:
+        name = _name(settings.get(f"{role}_token", names.get(role)))
+        if name is not None and backend.token_to_id(name) is not None:
             special[role] = backend.token_to_id(name)
     template = settings.get("chat_template")
     if isinstance(template, list):  # several by name
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if (folder / "chat_template.jinja").is_file():
-        template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        template = _text(folder / "chat_template.jinja")
     return Tokenizer(backend, special, template)
 
 
-def _parse(path):
-    from tokenizers import Tokenizer as Backend
+def _refuse(folder, *problems):
+    raise CheckpointError(f"{folder} has no tokenizer that can be read", problems)
 
+
+def _kind(folder, settings):
+    """The `Kind` of a folder without tokenizer.json: of its tokenizer's class, else of its model."""
+    named = settings.get("tokenizer_class")
+    if named in (None, "PreTrainedTokenizerFast", "TokenizersBackend"):
+        named = _json(folder / "config.json").get("model_type")
+    if named is None and (folder / "vocab.txt").is_file():
+        return BERT
+    if named is None:
+        either = "a tokenizer_class in tokenizer_config.json, or a model_type in config.json"
+        _refuse(folder, f"missing    tokenizer.json, or {either}")
+    found = KINDS.get(re.sub(r"tokenizer(fast)?$|[-_]", "", str(named).lower()))
+    if found is None:
+        _refuse(folder, f"unknown    {named!r} without a tokenizer.json   known: {', '.join(KINDS)}")
+    return found
+
+
+def _from_vocabulary(folder, kind, settings):
+    """A tokenizer of the package from a folder's vocabulary and what its class stands for."""
+    there = [folder / name for name in FORMS[kind.form] if (folder / name).is_file()]
+    if not there or kind.form == "bytes" and len(there) < 2:
+        either = " or ".join(FORMS[kind.form]) if kind.form == "pieces" else " and ".join(FORMS[kind.form])
+        _refuse(folder, f"missing    tokenizer.json, or {either}, files of that name")
+    build = {"bytes": _byte_level, "words": _word_pieces, "pieces": _sentence_pieces}[kind.form]
+    try:
+        backend = build(there, kind, settings)
+        _add_tokens(backend, folder, kind, settings)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the package raises nothing narrower
+        _refuse(folder, f"damaged    {' and '.join(path.name for path in there)}: {error}")
+    around = []
+    for end, tokens in (("bos", kind.before), ("eos", kind.after)):
+        if tokens in ((), (end,)) and _flag(folder, settings, f"add_{end}_token") is not None:
+            tokens = (end,) if settings[f"add_{end}_token"] else ()
+        names = [_name(settings.get(f"{x}_token", kind.names.get(x, x))) if x in ROLES else x for x in tokens]
+        absent = [name for name in names if name is None or backend.token_to_id(name) is None]
+        if absent:
+            _refuse(folder, f"missing    {absent[0]} in {there[0].name}: it stands around every text")
+        around.append([backend.token_to_id(name) for name in names])
+    surround(backend, *around)
+    return backend
+
+
+def _byte_level(paths, kind, settings):
+    vocabulary = _json(paths[0])
+    _check_ids(paths[0], vocabulary)
+    merges = {}
+    for number, line in enumerate(_lines(paths[1])):
+        pair = tuple(line.split(" "))
+        if number == 0 and line.startswith("#version") or not line:
+            continue
+        if len(pair) != 2 or not all(pair) or pair in merges:
+            what = "occurs twice" if pair in merges else "is no pair of tokens with one space between"
+            _refuse(paths[1].parent, f"damaged    merges.txt, line {number + 1}: {line[:80]!r} {what}")
+        merges[pair] = None
+    space = _flag(paths[0].parent, settings, "add_prefix_space", False)
+    return byte_level(vocabulary, list(merges), kind.cut, space and kind.cut == "gpt-2")
+
+
+def _word_pieces(paths, kind, settings):
+    (path,) = paths
+    pieces = _lines(path)
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    if len(vocabulary) != len(pieces):
+        _refuse(path.parent, f"damaged    vocab.txt: {len(pieces) - len(vocabulary)} pieces occur twice")
+    names = [_name(settings.get(f"{role}_token", kind.names[role])) for role in ("unk", "cls", "sep")]
+    problems = [f"missing    {name} in vocab.txt" for name in names if name not in vocabulary]
+    if problems:
+        _refuse(path.parent, *problems)
+    flag = lambda name, default: _flag(path.parent, settings, name, default)
+    return word_pieces(
+        vocabulary, names[0], lowercase=flag("do_lower_case", True),
+        strip_accents=flag("strip_accents", None), chinese=flag("tokenize_chinese_chars", True),
+    )  # fmt: skip
+
+
+def _sentence_pieces(paths, kind, settings):
+    folder, pieces = paths[0].parent, read_sentencepiece(paths[0])
+    problems = [f"damaged    {paths[0].name}: {problem}" for problem in pieces.problems()]
+    if settings.get("split_by_punct"):
+        problems.append("switch     split_by_punct in tokenizer_config.json is not supported")
+    extra = settings.get("extra_ids", 100) if kind is T5 else 0
+    if not isinstance(extra, int) or not 0 <= extra <= 1000:
+        problems.append(f"config     extra_ids = {extra!r} in tokenizer_config.json   expected 0 … 1000")
+    if problems:
+        _refuse(folder, *problems)
+    lowercase = _flag(folder, settings, "do_lower_case", kind is ALBERT)
+    first = [normalizers.Lowercase()] if lowercase else []
+    if kind is ALBERT:
+        quotes = [normalizers.Replace(mark, '"') for mark in ("``", "''")]
+        keep = _flag(folder, settings, "keep_accents", False)
+        first = [*quotes, *([] if keep else [normalizers.NFKD(), normalizers.StripAccents()]), *first]
+        comma = [100 * bool(re.search(r"\d,\Z", text)) for text in pieces.texts]  # it stands alone after a digit
+        pieces = replace(pieces, scores=[score - c for score, c in zip(pieces.scores, comma, strict=True)])
+    once = kind is LLAMA and not _flag(folder, settings, "legacy", True)
+    backend = sentence_pieces(pieces, first, once)
+    control = [text for text, kind in zip(pieces.texts, pieces.kinds, strict=True) if kind == CONTROL]
+    gaps = [f"<extra_id_{n}>" for n in reversed(range(extra))]  # after the pieces, the last one first
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in [*control, *gaps] if name])
+    return backend
+
+
+def _add_tokens(backend, folder, kind, settings):
+    """Special tokens, and what a model got later on, at the ids that the files say."""
+    roles = [settings.get(f"{role}_token", kind.names.get(role)) for role in ROLES]
+    special = [*roles, *(settings.get("additional_special_tokens") or [])]
+    special = {_name(given): given for given in reversed(special) if _name(given)}
+    later = settings.get("added_tokens_decoder") or {
+        number: {"content": name, "special": name in special, "normalized": False}
+        for name, number in _json(folder / "added_tokens.json").items()
+    }
+    later = {int(number): given for number, given in later.items()}
+    tokens = {_name(later[number]): later[number] for number in sorted(later)}
+    for name, given in tokens.items():
+        tokens[name] = {"special": False, "normalized": True} | given
+    for name, given in reversed(special.items()):
+        given = given if isinstance(given, dict) else {"content": given}
+        tokens.setdefault(name, given | {"special": True})
+    switches = ("lstrip", "rstrip", "single_word")
+    backend.add_tokens([
+        AddedToken(
+            name, special=given["special"], **{key: bool(given.get(key)) for key in switches},
+            normalized=kind.form != "pieces" and not given["special"] and given["normalized"])
+        for name, given in tokens.items()])  # fmt: skip
+    for number, given in later.items():
+        found = backend.token_to_id(given["content"])
+        if found != number:
+            what = f"{given['content']!r} at {number}, but the vocabulary has it at {found}"
+            _refuse(folder, f"damaged    added tokens: {what}")
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parse(path):
     try:
         return Backend.from_file(str(path))
     except Exception as error:  # the package raises nothing narrower
-        problem = f"damaged    {path.name}: {error}"
-        raise CheckpointError(f"{path.parent} has no tokenizer that can be read", [problem]) from error
+        _refuse(path.parent, f"damaged    {path.name}: {error}")
+
+
+def _text(path):
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        _refuse(path.parent, f"damaged    {path.name} is not UTF-8: {error}")
+
+
+def _lines(path):
+    """The lines of a file; only a newline ends one, as vocabularies hold other separators."""
+    lines = [line.removesuffix("\r") for line in _text(path).split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
 
 
 def _json(path):
-    """The dictionary in a file, or an empty one."""
+    """The dictionary in a file, or an empty one if there is no file."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        values = json.loads(_text(path)) if path.is_file() else {}
     except (ValueError, RecursionError) as error:
-        problem = f"damaged    {path.name} is no JSON: {error}"
-        raise CheckpointError(f"{path.parent} has no tokenizer that can be read", [problem]) from error
-    return values if isinstance(values, dict) else {}
+        if isinstance(error, CheckpointError):
+            raise
+        _refuse(path.parent, f"damaged    {path.name} is no JSON: {error}")
+    if not isinstance(values, dict):
+        _refuse(path.parent, f"damaged    {path.name}: expected an object, found a {type(values).__name__}")
+    return values
 
 
-def _word_pieces(path, lowercase):
-    """BERT's tokenizer from its vocabulary, one piece a line."""
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-
-    pieces = path.read_text(encoding="utf-8").splitlines()
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    marks = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
-    problems = [f"missing    {mark} in {path.name}" for mark in marks[:3] if mark not in vocabulary]
-    if problems:
-        raise CheckpointError(f"{path.parent} has no tokenizer that can be read", problems)
-    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
-    backend.add_special_tokens([mark for mark in marks if mark in vocabulary])
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(mark, vocabulary[mark]) for mark in ("[CLS]", "[SEP]")],
-    )  # fmt: skip
-    return backend
+def _flag(folder, settings, name, default=None):
+    value = settings.get(name)
+    if value not in (None, True, False):
+        _refuse(folder, f"config     {name} = {value!r} in tokenizer_config.json   expected true or false")
+    return default if value is None else value
 
 
-# ── from the metadata of a GGUF file ─────────────────────────────────────────────────────────────
-
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# How a text is cut before its bytes are merged, one pattern after the other.
-PRE_TOKENIZERS = {
-    "gpt-2": (GPT2,),
-    "smollm": (r"\p{N}", GPT2),  # digits one by one
-    "llama-bpe": (LLAMA3,),
-    "qwen2": (LLAMA3.replace("{1,3}", ""),),
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
-}
-SAME = {
-    "phi-2": "gpt-2", "mpt": "gpt-2", "olmo": "gpt-2", "starcoder": "smollm", "refact": "smollm",
-    "codeshell": "smollm", "llama3": "llama-bpe", "llama-v3": "llama-bpe", "stablelm2": "qwen2",
-}  # fmt: skip
-CONTROL, USER_DEFINED = 3, 4  # kinds of tokens, in `tokenizer.ggml.token_type`
-GGUF_ROLES = {
-    "bos": "bos", "eos": "eos", "eot": "eot", "unk": "unknown", "pad": "padding", "cls": "cls",
-    "sep": "seperator", "mask": "mask",
-}  # fmt: skip
+def _name(given):
+    """The name of a token that is given as text, or as a dictionary with switches; else None."""
+    name = given.get("content") if isinstance(given, dict) else given
+    return name if isinstance(name, str) and name else None
 
 
-def from_gguf(metadata):
-    """The `Tokenizer` that the metadata of a GGUF file describes.
-
-    metadata: {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": […], …}, see `tx.gguf_file`.
-    """
-    from tokenizers import AddedToken, processors
-
-    values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
-    _check_gguf(values)
-    tokens, kinds = values["tokens"], values.get("token_type", [])
-    by_bytes = values["model"] == "gpt2"
-    try:
-        backend = (_byte_level if by_bytes else _sentence_pieces)(values)
-    except Exception as error:  # the package raises nothing narrower
-        raise CheckpointError(_NO_GGUF, [f"damaged    tokenizer.ggml.merges: {error}"]) from error
-    for kind in (CONTROL, USER_DEFINED):
-        named = [token for token, found in zip(tokens, kinds, strict=False) if found == kind]
-        backend.add_tokens([AddedToken(x, special=kind == CONTROL, normalized=False) for x in named])
-    special = {role: values.get(f"{theirs}_token_id") for role, theirs in GGUF_ROLES.items()}
-    special = {role: id for role, id in special.items() if id is not None}
-    adds = {"bos": not by_bytes or _pre(values) == "llama-bpe", "eos": False}
-    adds = {role: role in special and values.get(f"add_{role}_token", add) for role, add in adds.items()}
-    if any(adds.values()):
-        ends = {role: f"<{role}>" for role, add in adds.items() if add}
-        backend.post_processor = processors.TemplateProcessing(
-            single=" ".join([ends.get("bos", ""), "$A", ends.get("eos", "")]).strip(),
-            special_tokens=[(mark, special[role]) for role, mark in ends.items()],
-        )
-    return Tokenizer(backend, special, metadata.get("tokenizer.chat_template"))
-
-
-def _byte_level(values):
-    """Byte-pair encoding of bytes (GPT-2), every byte written as one visible character."""
-    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
-    from tokenizers import Tokenizer as Backend
-
-    vocabulary = {token: number for number, token in enumerate(values["tokens"])}
-    merges = [tuple(merge.split(" ", 1)) for merge in values["merges"]]
-    pre = _pre(values)
-    backend = Backend(models.BPE(vocabulary, merges, ignore_merges=pre == "llama-bpe"))
-    cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PRE_TOKENIZERS[pre]]
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, to_bytes])
-    backend.decoder = decoders.ByteLevel()
-    if pre == "qwen2":
-        backend.normalizer = normalizers.NFC()
-    return backend
-
-
-def _sentence_pieces(values):
-    """SentencePiece's byte-pair encoding (LLaMA 1 and 2): pieces with scores, spaces written as ▁.
-
-    It merges the neighbours whose piece has the best score: a list of merges in the order of scores.
-    """
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers
-
-    tokens, scores = values["tokens"], values["scores"]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    merges = []
-    for token, score in zip(tokens, scores, strict=True):
-        for cut in range(1, len(token)):
-            pair = token[:cut], token[cut:]
-            if pair[0] in vocabulary and pair[1] in vocabulary:
-                merges.append((-score, vocabulary[pair[0]], vocabulary[pair[1]], pair))
-    merges = [pair for *_, pair in sorted(merges)]
-    unknown = tokens[values["unknown_token_id"]] if "unknown_token_id" in values else None
-    backend = Backend(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    spaces = [normalizers.Replace(" ", "▁")]
-    ends = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    if values.get("add_space_prefix", True):
-        spaces.insert(0, normalizers.Prepend("▁"))
-        ends.append(decoders.Strip(" ", 1, 0))
-    backend.normalizer = normalizers.Sequence(spaces)
-    backend.decoder = decoders.Sequence(ends)
-    return backend
-
-
-def _pre(values):
-    """Our name of the pre-tokenizer that the file names."""
-    name = values.get("pre", "default")
-    return SAME.get(name, name)
-
-
-_NO_GGUF = "the GGUF file has no tokenizer that can be read"
-
-
-def _check_gguf(values):
-    problems = []
-    model, tokens, pre = values.get("model"), values.get("tokens"), _pre(values)
-    if model not in ("gpt2", "llama"):
-        problems.append(f"unknown    tokenizer.ggml.model = {model!r}   known: 'gpt2', 'llama'")
-    if model == "gpt2" and pre not in PRE_TOKENIZERS:
-        known = ", ".join(sorted([*PRE_TOKENIZERS, *SAME]))
-        problems.append(f"unknown    tokenizer.ggml.pre = {pre!r}   known: {known}")
-    lists = {"tokens": str, "merges" if model == "gpt2" else "scores": str if model == "gpt2" else float}
-    for name, kind in lists.items():
-        found = values.get(name)
-        if not isinstance(found, list) or not found or not all(isinstance(x, kind) for x in found):
-            problems.append(f"missing    tokenizer.ggml.{name}   expected a list of {kind.__name__}")
-    if problems:
-        raise CheckpointError(_NO_GGUF, problems)
-    if model == "gpt2" and not all(" " in merge for merge in values["merges"]):
-        problems.append("damaged    tokenizer.ggml.merges   expected two pieces with a space between")
-    if len(set(tokens)) != len(tokens):
-        problems.append(f"damaged    tokenizer.ggml.tokens   {len(tokens) - len(set(tokens))} occur twice")
-    for name in ("token_type", *(["scores"] if model == "llama" else [])):
-        if name in values and len(values[name]) != len(tokens):
-            found, expected = len(values[name]), len(tokens)
-            problems.append(f"damaged    tokenizer.ggml.{name}   {found} entries for {expected} tokens")
-    for name in (f"{theirs}_token_id" for theirs in GGUF_ROLES.values()):
-        id = values.get(name)
-        if id is not None and (not isinstance(id, int) or not 0 <= id < len(tokens)):
-            problems.append(f"damaged    tokenizer.ggml.{name} = {id!r}   expected 0 … {len(tokens) - 1}")
-    if problems:
-        raise CheckpointError(_NO_GGUF, problems)
+def _check_ids(path, vocabulary):
+    """Refuse ids that are not 0 … n-1, once each: others would collide with tokens added later."""
+    n, seen = len(vocabulary), set()
+    for token, number in vocabulary.items():
+        if type(number) is not int or not 0 <= number < n or number in seen:
+            what = f"{token!r} has id {number!r}; expected 0 … {n - 1}, once each"
+            _refuse(path.parent, f"damaged    {path.name}: {what}")
+        seen.add(number)
