@@ -137,9 +137,9 @@ def _from_vocabulary(folder, kind, settings):
         if tokens in ((), (end,)) and _flag(folder, settings, f"add_{end}_token") is not None:
             tokens = (end,) if settings[f"add_{end}_token"] else ()
         names = [_name(settings.get(f"{x}_token", kind.names.get(x, x))) if x in ROLES else x for x in tokens]
-        absent = [name for name in names if name is None or backend.token_to_id(name) is None]
-        if absent:
-            _refuse(folder, f"missing    {absent[0]} in {there[0].name}: it stands around every text")
+        for role, name in zip(tokens, names, strict=True):
+            if name is None or backend.token_to_id(name) is None:
+                _refuse(folder, f"missing    {name or role} in {there[0].name}: it stands around every text")
         around.append([backend.token_to_id(name) for name in names])
     surround(backend, *around)
     return backend
@@ -213,10 +213,11 @@ def _add_tokens(backend, folder, kind, settings):
         number: {"content": name, "special": name in special, "normalized": False}
         for name, number in _json(folder / "added_tokens.json").items()
     }
-    later = {int(number): given for number, given in later.items()}
-    tokens = {_name(later[number]): later[number] for number in sorted(later)}
-    for name, given in tokens.items():
-        tokens[name] = {"special": False, "normalized": True} | given
+    try:
+        later = {int(number): {"special": False, "normalized": True} | given for number, given in later.items()}
+        tokens = {later[number]["content"]: later[number] for number in sorted(later)}
+    except (TypeError, ValueError, KeyError) as error:
+        _refuse(folder, f"damaged    added tokens: {error!r}")
     for name, given in reversed(special.items()):
         given = given if isinstance(given, dict) else {"content": given}
         tokens.setdefault(name, given | {"special": True})
