@@ -254,6 +254,12 @@ def test_any_text_gets_the_ids_of_the_algorithm(text):
         assert build(pieces).encode(text).ids == reference(text, pieces)
 
 
+def test_only_normal_pieces_are_merged():
+    pieces = Pieces(["<unk>", "a", "b", "ab", "c", "bc"], [0.0, -1.0, -2.0, 0.0, -3.0, -4.0],
+                    [UNKNOWN, NORMAL, NORMAL, CONTROL, NORMAL, NORMAL], False, prefix=False)  # fmt: skip
+    assert build(pieces).encode("ab").ids == [1, 2] and build(pieces).encode("abc").ids == [1, 5]
+
+
 def pairs(pieces):
     """The merges of the reference."""
     return [tuple(pair) for pair in json.loads(in_the_reference(pieces).to_str())["model"]["merges"]]
