@@ -332,12 +332,13 @@ class Stack(nn.Module):
     def _flow(self, x, mask, positions, cache, past):
         """Masks and tables, once for all layers."""
         B, T, device = x.shape[0], x.shape[1], x.device
+        wide = torch.promote_types(x.dtype, torch.float32)
         q_slots = torch.arange(past, past + T, device=device)  # (T,)
         masks, tables = {}, {}
         for kind in sorted(set(self.config.layer_types)):
             k_slots = cache.slots(kind, T, device) if cache is not None else q_slots  # (S,)
             masks[kind] = self._mask(kind, mask, q_slots, k_slots, (B, self.config.n_heads, T, len(k_slots)))
-            tables[kind] = self.positions[kind].tables(positions, q_slots[None], k_slots[None])
+            tables[kind] = self.positions[kind].tables(positions, q_slots[None], k_slots[None], wide)
         return Flow(masks, tables, self.positions)
 
     def _mask(self, kind, mask, q_slots, k_slots, shape):
