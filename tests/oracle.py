@@ -93,6 +93,11 @@ DECODERS = {
     "phi-3-partial": ("Phi3", "Phi3ForCausalLM", dict(
         LLAMA, pad_token_id=0, rope_parameters=THETA | dict(rope_type="default", partial_rotary_factor=0.5))),
     "qwen-3-bias": ("Qwen3", "Qwen3ForCausalLM", dict(LLAMA, head_dim=8, attention_bias=True)),
+    "qwen-3-moe": ("Qwen3Moe", "Qwen3MoeForCausalLM", dict(
+        LLAMA, head_dim=12, moe_intermediate_size=20, num_experts=5, num_experts_per_tok=3, norm_topk_prob=True)),
+    "qwen-3-moe-window": ("Qwen3Moe", "Qwen3MoeForCausalLM", dict(
+        LLAMA, head_dim=8, moe_intermediate_size=20, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+        use_sliding_window=True, sliding_window=5, max_window_layers=2, attention_bias=True)),
 }  # fmt: skip
 ENCODERS = {
     "bert": ("Bert", "BertForMaskedLM", PLAIN),

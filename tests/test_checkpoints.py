@@ -104,6 +104,9 @@ def test_settings_that_contradict(folder, name):
      "conv_kernel_size = 3"),
     ("albert", {"num_hidden_groups": 2}, "num_hidden_groups = 2"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+    ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),
+    ("qwen3_moe", {"mlp_only_layers": [0, 3]}, r"mlp_only_layers = \[0, 3\]"),
+    ("qwen3_moe", {"num_experts": 4}, "experts_per_token = 8: expected 1 … n_experts = 4"),
     ("t5", {"feed_forward_proj": "gated-snake"}, "feed_forward_proj = 'gated-snake'"),
 ])  # fmt: skip
 def test_a_switch_that_we_do_not_have_is_refused(family, values, words):

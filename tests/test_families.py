@@ -197,7 +197,9 @@ SWITCHES = [
     ("gemma-2", "layer_types", ("full", "window", "full")), ("gemma-3", "qk_norm", ""),
     ("gemma-3", "rope_window", None), ("qwen-2", "attention_bias", ""), ("llama-biases", "ffn_bias", False),
     ("olmo-2", "norm_place", "pre"), ("olmo-2", "qk_norm", ""),
-    ("mixtral", "experts_per_token", 1), ("mixtral", "norm_expert_weights", False), ("llama-1", "gated", False),
+    ("mixtral", "experts_per_token", 1), ("mixtral", "norm_expert_weights", False),
+    ("qwen-3-moe", "norm_expert_weights", False), ("qwen-3-moe-window", "norm_expert_weights", True),
+    ("qwen-3-moe-window", "layer_types", ("full", "full", "window")), ("llama-1", "gated", False),
     ("albert", "activation", "relu"), ("deberta", "content_position", False),
     ("deberta", "position_content", False), ("deberta-v3", "norm_positions", False),
     ("deberta-v3", "buckets", 8), ("modernbert", "first_attention_norm", True), ("modernbert", "window", 3),
@@ -243,6 +245,7 @@ def edit(folder, **values):
                         "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
     ("modernbert", {"rope_parameters": None, "layer_types": None, "global_rope_theta": 160000.0,
                     "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3}),
+    ("qwen-3-moe", {"num_local_experts": None, "num_experts": 5}),
     ("t5-v1.1", {"scale_decoder_outputs": None, "tie_word_embeddings": False}),
 ])  # fmt: skip
 def test_old_spellings_of_the_settings(name, old, tmp_path):

@@ -175,7 +175,8 @@ class FeedForward(nn.Module):
 class Experts(nn.Module):
     """Mixture of experts: a router sends every token to few of many gated feed-forwards.
 
-    Source: Mixtral (arXiv:2401.04088): softmax over all experts in fp32, the best k, renormalised.
+    Sources: Mixtral (arXiv:2401.04088): softmax over all experts in fp32, the best k, renormalised; Qwen 3
+    (arXiv:2505.09388) has a switch for that.
     """
 
     def __init__(self, config):

@@ -256,6 +256,26 @@ MIXTRAL = LLAMA + pairs("model.layers.{}", """
 """)  # fmt: skip
 
 
+def qwen3_moe(r):
+    """Every layer has experts; a window, where one is used, holds for every layer."""
+    r.refuse("decoder_sparse_step", 1)
+    r.refuse("mlp_only_layers", [])
+    return qwen3(
+        r, d_ff=r.number("moe_intermediate_size", 768), layer_types=(),
+        n_experts=r.number("num_experts", r.number("num_local_experts", 128)),
+        experts_per_token=r.number("num_experts_per_tok", 8),
+        norm_expert_weights=r("norm_topk_prob", False),
+    )  # fmt: skip
+
+
+QWEN3_MOE = LLAMA + pairs("model.layers.{}", """
+    .mlp.gate = .feed_forward.router
+    .mlp.experts.{e}.gate_proj = .feed_forward.experts.{e}.gate
+    .mlp.experts.{e}.up_proj = .feed_forward.experts.{e}.up
+    .mlp.experts.{e}.down_proj = .feed_forward.experts.{e}.down
+""")  # fmt: skip
+
+
 def olmo2(r):
     return llama(r, norm_place="output", qk_norm="full")
 
