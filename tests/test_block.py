@@ -257,6 +257,17 @@ def test_padding_on_the_left_moves_nothing(kind):
     close(stack(tokens, torch.ones_like(real)), stack(tokens))
 
 
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])
+@torch.no_grad()
+def test_nothing_is_dropped_in_evaluation(kind):
+    stack, x = made(Stack, config(**{kind: 0.9})), vectors(B, T, D)
+    plain = made(Stack, config())
+    for _ in range(2):
+        assert torch.equal(stack(x), plain(x))
+    stack.train()
+    assert (stack(x) - plain(x)).abs().max() > 0.1
+
+
 @torch.no_grad()
 def test_windowed_layers_forget():
     stack, x = made(Stack, config(n_layers=1, window=2, positions="none")), vectors(1, T, D)

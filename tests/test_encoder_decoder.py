@@ -46,9 +46,10 @@ def test_cross_attention_takes_the_mask_of_the_source():
 
 @pytest.mark.parametrize("cuts", [[5], [1] * 5, [2, 3]])
 @pytest.mark.parametrize("options", [{}, {"room": 9}])
+@pytest.mark.parametrize("positions", [{}, {"positions": "t5", "buckets": 8, "bucket_distance": 16}])
 @torch.no_grad()
-def test_passes_give_the_rows_of_one(cuts, options):
-    both = model()
+def test_passes_give_the_rows_of_one(cuts, options, positions):
+    both = model(**positions)
     memory, whole = both.encode(SOURCE, REAL), both(SOURCE, TARGET, REAL)
     cache, start = Cache(both.config, **options), 0
     for n in cuts:

@@ -10,6 +10,7 @@ import torch
 from tests import oracle
 from tx.cache import Cache
 from tx.checkpoints import load, save
+from tx.families.weights import Pair
 
 pytestmark = pytest.mark.slow
 T = 13
@@ -227,6 +228,25 @@ def test_each_switch_bears_load(name, switch, value):
     before = logits(model, tokens())
     moved = (logits(flipped, tokens()) - before).abs().max().item()
     assert moved > 10 * 5e-5 * max(1.0, before.std().item())
+
+
+@pytest.mark.parametrize("layout,rows", [
+    ("rows", [0, 1, 10, 11, 20, 21, 100, 101, 110, 111, 120, 121, 200, 201, 210, 211, 220, 221]),
+    ("per head", [0, 1, 100, 101, 200, 201, 10, 11, 110, 111, 210, 211, 20, 21, 120, 121, 220, 221]),
+])  # fmt: skip
+def test_rows_of_a_fused_matrix(layout, rows):
+    """Three heads of two features; 100 · (0 query, 1 key, 2 value) + 10 · head + feature."""
+    fused = torch.tensor(rows)[:, None] + torch.tensor([0.0, 0.5])  # (18, 2)
+    ours = [100 * kind + torch.tensor([0, 1, 10, 11, 20, 21])[:, None] + torch.tensor([0.0, 0.5])
+            for kind in range(3)]  # fmt: skip
+    for turned in ("", "turned "):
+        pair = Pair("theirs", ("query", "key", "value"), turned + layout)
+        stored = fused.T if turned else fused
+        assert torch.equal(torch.stack(pair.split(stored, [6, 6, 6], 3)), torch.stack(ours))
+        assert torch.equal(pair.join(ours, 3), stored)
+        bias = pair.split(fused[:, 0], [6, 6, 6], 3)
+        assert torch.equal(torch.stack(bias), torch.stack(ours)[..., 0])
+        assert torch.equal(pair.join(bias, 3), fused[:, 0])
 
 
 def edit(folder, **values):
