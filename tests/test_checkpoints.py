@@ -121,6 +121,12 @@ def test_a_family_builds_from_its_defaults_without_memory(family):
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, "float16"])
+def test_a_dtype_that_models_do_not_compute_in_is_refused(folder, dtype):
+    with pytest.raises(ValueError, match=r"dtype = .*: expected one of torch.float64, torch.float32"):
+        load(folder, dtype=dtype)
+
+
 def test_pickles_and_empty_folders(tmp_path):
     with pytest.raises(CheckpointError, match="config.json"):
         load(tmp_path)

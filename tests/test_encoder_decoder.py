@@ -71,6 +71,10 @@ def test_a_model_that_hears():
     later[:, :, 17:] += 1  # a frame reaches three frames to each side, then every second is kept
     changed = (both.front(later) - both.front(mel)).abs().amax((0, 2)) > 1e-6
     assert changed.tolist() == [False] * 8 + [True] * 2
+    close(both.encode(mel.double()), memory)
+    for bad in (mel[0], mel[:, :5], mel[:, :, :0]):
+        with pytest.raises(ValueError, match=r"mel \(.*\): expected \(B, 6, frames\)"):
+            both.encode(bad)
 
 
 @torch.no_grad()

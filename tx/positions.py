@@ -56,7 +56,7 @@ class Learned(Positions):
         self.table = nn.Embedding(n_positions + offset, d_model)
 
     def embed(self, positions, dtype=None):
-        _check_range(positions, self.table.num_embeddings - self.offset)
+        _check_range(positions, self.table.num_embeddings - self.offset, self.offset)
         return self.table(positions + self.offset)  # (B or 1, T, D)
 
 
@@ -311,7 +311,9 @@ def build(config):
     return nn.ModuleDict({"full": scheme, "window": scheme})
 
 
-def _check_range(positions, n_positions):
+def _check_range(positions, n_positions, offset):
+    if positions.numel() and int(positions.min()) < -offset:
+        raise ValueError(f"position {int(positions.min())}: learned positions begin at {-offset}.")
     if positions.numel() and int(positions.max()) >= n_positions:
         raise ValueError(
             f"position {int(positions.max())} is beyond the learned table of {n_positions} positions: "
