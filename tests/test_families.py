@@ -9,7 +9,8 @@ import torch
 
 from tests import oracle
 from tx.cache import Cache
-from tx.checkpoints import load, save
+from tx.checkpoints import build, load, save
+from tx.families import FAMILIES
 from tx.families.weights import Pair
 
 pytestmark = pytest.mark.slow
@@ -300,6 +301,22 @@ def edit(folder, **values):
     path = folder / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps(config | values))
+
+
+@pytest.mark.parametrize("narrower", [False, True])
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_what_a_file_leaves_out_means_what_the_reference_means(family, narrower):
+    """A file without a norm's epsilon or a soft cap loads, so the defaults must be right."""
+    from transformers import AutoConfig
+
+    given = {"relative_attention": True, "position_biased_input": False} if "deberta" in family else {}
+    whole = AutoConfig.for_model(family, **given)
+    if narrower:  # half as wide: does the head's width follow?
+        key = next(key for key in ("n_embd", "d_model", "hidden_size") if key in whole.to_dict())
+        given[key] = whole.to_dict()[key] // 2
+        whole = AutoConfig.for_model(family, **given)
+    written = json.loads(whole.to_json_string(use_diff=False))
+    assert build({"model_type": family, **given}).config == build(written).config
 
 
 @torch.no_grad()
