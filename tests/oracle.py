@@ -3,12 +3,15 @@
 Every parameter is redrawn: default biases of 0 and norm weights of 1 would hide a mistake.
 """
 
+import contextlib
 import functools
 import os
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -90,6 +93,11 @@ DECODERS = {
     "phi-3-partial": ("Phi3", "Phi3ForCausalLM", dict(
         LLAMA, pad_token_id=0, rope_parameters=THETA | dict(rope_type="default", partial_rotary_factor=0.5))),
     "qwen-3-bias": ("Qwen3", "Qwen3ForCausalLM", dict(LLAMA, head_dim=8, attention_bias=True)),
+    "qwen-3-moe": ("Qwen3Moe", "Qwen3MoeForCausalLM", dict(
+        LLAMA, head_dim=12, moe_intermediate_size=20, num_experts=5, num_experts_per_tok=3, norm_topk_prob=True)),
+    "qwen-3-moe-window": ("Qwen3Moe", "Qwen3MoeForCausalLM", dict(
+        LLAMA, head_dim=8, moe_intermediate_size=20, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+        use_sliding_window=True, sliding_window=5, max_window_layers=2, attention_bias=True)),
 }  # fmt: skip
 ENCODERS = {
     "bert": ("Bert", "BertForMaskedLM", PLAIN),
@@ -133,6 +141,11 @@ ENCODER_DECODERS = {
 ALL = DECODERS | ENCODERS | ENCODER_DECODERS
 
 
+def _fixed(name, parameter_name):
+    """Marian's sinusoids: computed, not learned, and not saved."""
+    return name.startswith("marian") and "embed_positions" in parameter_name
+
+
 @functools.cache
 def checkpoint(name, seed=1):
     """(the reference's model in eval mode, the folder it was saved to)."""
@@ -142,12 +155,12 @@ def checkpoint(name, seed=1):
     transformers.logging.disable_progress_bar()
     prefix, kind, settings = ALL[name]
     config = getattr(transformers, prefix + "Config")(**settings)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
     g = torch.Generator().manual_seed(seed)
     for parameter_name, parameter in model.named_parameters():
-        if not ("embed_positions" in parameter_name and prefix == "Marian"):  # fixed sinusoids, not saved
+        if not _fixed(name, parameter_name):
             parameter.data.normal_(std=0.3, generator=g)
     for buffer_name, buffer in model.named_buffers():
         if buffer_name == "final_logits_bias":
@@ -162,3 +175,28 @@ def reload(name, folder):
     import transformers
 
     return getattr(transformers, ALL[name][1]).from_pretrained(folder, attn_implementation="eager").eval()
+
+
+class Float64Inside(TorchFunctionMode):
+    """The reference's casts to fp32, in norms, softmax, routers and rotary tables, go to float64 instead."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        double = lambda x: torch.float64 if x is torch.float32 else x
+        return func(*map(double, args), **{key: double(value) for key, value in (kwargs or {}).items()})
+
+
+@contextlib.contextmanager
+def float64(name):
+    """The reference's model with the same weights, made and run in float64 throughout."""
+    theirs, _ = checkpoint(name)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Float64Inside(), mock.patch.object(torch, "FloatTensor", torch.DoubleTensor):  # Marian's sinusoids
+            model = type(theirs)(theirs.config).eval()
+            weights = {key: value for key, value in theirs.state_dict().items() if not _fixed(name, key)}
+            model.load_state_dict(weights, strict=False)
+            yield model
+    finally:
+        torch.set_default_dtype(before)

@@ -257,6 +257,17 @@ def test_padding_on_the_left_moves_nothing(kind):
     close(stack(tokens, torch.ones_like(real)), stack(tokens))
 
 
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])
+@torch.no_grad()
+def test_nothing_is_dropped_in_evaluation(kind):
+    stack, x = made(Stack, config(**{kind: 0.9})), vectors(B, T, D)
+    plain = made(Stack, config())
+    for _ in range(2):
+        assert torch.equal(stack(x), plain(x))
+    stack.train()
+    assert (stack(x) - plain(x)).abs().max() > 0.1
+
+
 @torch.no_grad()
 def test_windowed_layers_forget():
     stack, x = made(Stack, config(n_layers=1, window=2, positions="none")), vectors(1, T, D)
@@ -303,10 +314,36 @@ def test_positions_can_skip_the_pad():
     (torch.tensor([[1, 2]]), torch.ones(1, 3, dtype=torch.bool), r"expected booleans \(B, S\) = \(1, 2\)"),
     (torch.tensor([[1, 2]]), torch.ones(1, 2), "of torch.float32: expected booleans"),
     (torch.zeros(1, 17, dtype=torch.long), None, "position 16 is beyond the learned table of 16"),
+    ([[1, 2]], None, "tokens are a list: expected a tensor of ids"),
+    (torch.tensor([[1, 2]]).byte(), None, "tokens of torch.uint8: expected ids of torch.int64 or torch.int32"),
+    (torch.tensor([[1.0, 2.0]]), None, rf"\(1, 2\) of torch.float32: expected ids \(B, T\), or \(B, T, {D}\)"),
+    (torch.zeros(1, 2, D + 1), None, rf"tokens \(1, 2, {D + 1}\) of torch.float32: expected ids"),
+    (torch.zeros(2, 0, dtype=torch.long), None, r"tokens \(2, 0\): expected one token at least"),
 ])  # fmt: skip
 def test_bad_input_is_named(tokens, mask, words):
     with pytest.raises(ValueError, match=words):
         made(Stack, config())(tokens, mask)
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"positions": torch.arange(3)}, r"positions \(3,\) of torch.int64: expected .* \(1, 3\) or \(2, 3\)"),
+    ({"positions": torch.arange(2)[None]}, r"positions \(1, 2\)"),
+    ({"positions": torch.zeros(2, 3)}, r"positions \(2, 3\) of torch.float32"),
+    ({"positions": torch.full((1, 3), -1)}, "position -1: learned positions begin at 0"),
+    ({"segments": torch.zeros(2, 2, dtype=torch.long)}, r"segments \(2, 2\) of torch.int64: expected .* \(2, 3\)"),
+    ({"segments": torch.full((2, 3), 2)}, "segments 2 … 2: expected 0 … 1"),
+    ({"memory": torch.zeros(1, 4, D)}, rf"memory \(1, 4, {D}\): expected \(B, S, D\) with B = 2, D = {D}"),
+    ({"memory": torch.zeros(2, 4, D + 1)}, "memory"),
+])  # fmt: skip
+def test_what_comes_with_the_tokens_must_fit(options, words):
+    stack, tokens = made(Stack, config(n_segments=2), cross=True), torch.tensor([[3, 1, 4], [1, 5, 9]])
+    with pytest.raises(ValueError, match=words):
+        stack(tokens, **options)
+
+
+def test_segments_for_a_model_without_any_are_refused():
+    with pytest.raises(ValueError, match="no segments"):
+        made(Stack, config())(torch.tensor([[1, 2]]), segments=torch.zeros(1, 2, dtype=torch.long))
 
 
 @pytest.mark.parametrize(("switches", "words"), [
@@ -315,6 +352,8 @@ def test_bad_input_is_named(tokens, mask, words):
     ({"layer_types": ("full",)}, "1 layer_types for n_layers = 2"),
     ({"norm": "rmsnorm"}, "norm = 'rmsnorm': known are 'layer'"),
     ({"positions": "rotary"}, "positions = 'rotary': known are"),
+    ({"n_experts": 2, "experts_per_token": 3}, "experts_per_token = 3: expected 1 … n_experts = 2"),
+    ({"n_experts": 2}, "experts_per_token = 0: expected 1"),
 ])  # fmt: skip
 def test_bad_configs_are_named(switches, words):
     with pytest.raises(ValueError, match=words):

@@ -94,6 +94,16 @@ def test_rows_can_be_chosen():
     close(got, model(tokens[[1, 1, 0]])[:, 3:])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_cache_belongs_to_its_texts(kind):
+    model, tokens = made(Decoder, config(window=4)), torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
+    _, cache = passes(model, tokens, [3], **KINDS[kind])
+    with pytest.raises(ValueError, match="the cache holds 2 texts, tokens have 1"):
+        model(tokens[:1, 3:], cache=cache)
+    close(model(tokens[:, 3:], cache=cache), model(tokens)[:, 3:])
+
+
 @torch.no_grad()
 def test_bytes_are_counted():
     model, tokens = made(Decoder, config(n_kv_heads=2)), torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])

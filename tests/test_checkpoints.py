@@ -104,6 +104,9 @@ def test_settings_that_contradict(folder, name):
      "conv_kernel_size = 3"),
     ("albert", {"num_hidden_groups": 2}, "num_hidden_groups = 2"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+    ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),
+    ("qwen3_moe", {"mlp_only_layers": [0, 3]}, r"mlp_only_layers = \[0, 3\]"),
+    ("qwen3_moe", {"num_experts": 4}, "experts_per_token = 8: expected 1 … n_experts = 4"),
     ("t5", {"feed_forward_proj": "gated-snake"}, "feed_forward_proj = 'gated-snake'"),
 ])  # fmt: skip
 def test_a_switch_that_we_do_not_have_is_refused(family, values, words):
@@ -116,6 +119,12 @@ def test_a_family_builds_from_its_defaults_without_memory(family):
     needs = {"relative_attention": True, "position_biased_input": False} if "deberta" in family else {}
     model = build({"model_type": family, **needs})
     assert all(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, "float16"])
+def test_a_dtype_that_models_do_not_compute_in_is_refused(folder, dtype):
+    with pytest.raises(ValueError, match=r"dtype = .*: expected one of torch.float64, torch.float32"):
+        load(folder, dtype=dtype)
 
 
 def test_pickles_and_empty_folders(tmp_path):

@@ -44,6 +44,23 @@ def test_tied_weights_are_one():
     model.tie()
     assert model.head.linear.weight is model.stack.embedding.weight
     assert Decoder(config(tied=False)).head.linear.weight is not model.stack.embedding.weight
+    before = model.stack.embedding.weight.detach().clone()
+    loss(model(TOKENS), TOKENS).backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    assert model.head.linear.weight is model.stack.embedding.weight
+    assert not torch.equal(model.head.linear.weight, before)
+
+
+@torch.no_grad()
+def test_the_number_of_threads_is_no_part_of_the_result():
+    model, before = made(Decoder, config()), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = model(TOKENS)
+        torch.set_num_threads(2)
+        close(model(TOKENS), one)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_loss_is_the_next_tokens_nats():

@@ -46,9 +46,10 @@ def test_cross_attention_takes_the_mask_of_the_source():
 
 @pytest.mark.parametrize("cuts", [[5], [1] * 5, [2, 3]])
 @pytest.mark.parametrize("options", [{}, {"room": 9}])
+@pytest.mark.parametrize("positions", [{}, {"positions": "t5", "buckets": 8, "bucket_distance": 16}])
 @torch.no_grad()
-def test_passes_give_the_rows_of_one(cuts, options):
-    both = model()
+def test_passes_give_the_rows_of_one(cuts, options, positions):
+    both = model(**positions)
     memory, whole = both.encode(SOURCE, REAL), both(SOURCE, TARGET, REAL)
     cache, start = Cache(both.config, **options), 0
     for n in cuts:
@@ -70,6 +71,10 @@ def test_a_model_that_hears():
     later[:, :, 17:] += 1  # a frame reaches three frames to each side, then every second is kept
     changed = (both.front(later) - both.front(mel)).abs().amax((0, 2)) > 1e-6
     assert changed.tolist() == [False] * 8 + [True] * 2
+    close(both.encode(mel.double()), memory)
+    for bad in (mel[0], mel[:, :5], mel[:, :, :0]):
+        with pytest.raises(ValueError, match=r"mel \(.*\): expected \(B, 6, frames\)"):
+            both.encode(bad)
 
 
 @torch.no_grad()

@@ -236,6 +236,14 @@ def test_a_config_chooses(name, scheme):
     assert type(built["full"]).__name__ == scheme and built["window"] is built["full"]
 
 
+def test_a_stack_that_sees_both_sides_has_buckets_for_both():
+    for is_causal in (True, False):
+        config = Config(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, max_positions=16, positions="t5",
+                        buckets=4, bucket_distance=8, causal=is_causal)  # fmt: skip
+        bias = positions.build(config)["full"].tables(None, *slots())[0]  # (H, T, S)
+        assert torch.equal(bias[:, 0, 1], bias[:, 0, 0]) == is_causal  # the key to the right has one of its own
+
+
 def test_no_positions_open_no_door():
     none, q, k = positions.Positions(), randn(B, H, T, D_K), randn(B, G, T, D_K)
     assert none.embed(torch.arange(T)[None]) is None and none.tables(None, *slots()) is None

@@ -216,6 +216,32 @@ def test_weights():
     assert bool((weights.sum(-1) < 1).all())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("G", [1, 2, 4])
+@pytest.mark.parametrize("mask", [causal(), causal() & window(3), everything()], ids=repr)
+def test_sinks_equal_the_reference(G, mask):
+    """Values and every gradient against gpt-oss's own attention, in float64."""
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+    H, T, S = 4, 5, 7
+    q, k, v = (x.requires_grad_() for x in qkv(2, H, G, T, S, dtype=torch.float64))
+    g = torch.Generator().manual_seed(1)
+    sinks = torch.randn(H, dtype=torch.float64, generator=g).requires_grad_()
+    module = torch.nn.Module().eval()
+    module.sinks, module.num_key_value_groups = sinks, H // G
+    hidden = torch.zeros(T, S, dtype=torch.float64).masked_fill(~mask.dense((1, 1, T, S))[0, 0], -torch.inf)
+    expected = eager_attention_forward(module, q, k, v, hidden, scaling=0.3)[0].transpose(1, 2)
+    out = attention(q, k, v, mask, scale=0.3, sinks=sinks)
+    upstream = torch.randn(out.shape, dtype=torch.float64, generator=g)
+    torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
+    for got, wanted in zip(
+        torch.autograd.grad(out, (q, k, v, sinks), upstream),
+        torch.autograd.grad(expected, (q, k, v, sinks), upstream), strict=True,
+    ):  # fmt: skip
+        torch.testing.assert_close(got, wanted, atol=1e-12, rtol=0)
+    assert (attention(q, k, v, mask, scale=0.3) - out).abs().max() > 0.1
+
+
 def test_dropout_is_the_callers_and_keeps_the_mean():
     q, k, v = qkv(1, 4, 4, 6, 7)
     torch.manual_seed(0)

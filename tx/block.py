@@ -198,7 +198,8 @@ class FeedForward(nn.Module):
 class Experts(nn.Module):
     """Mixture of experts: a router sends every token to few of many gated feed-forwards.
 
-    Source: Mixtral (arXiv:2401.04088): softmax over all experts in fp32, the best k, renormalised.
+    Sources: Mixtral (arXiv:2401.04088): softmax over all experts in fp32, the best k, renormalised; Qwen 3
+    (arXiv:2505.09388) has a switch for that.
     """
 
     def __init__(self, config):
@@ -317,6 +318,9 @@ class Stack(nn.Module):
         past = cache.length if cache is not None else 0
         real = mask if isinstance(mask, torch.Tensor) else None
         _check_real(real, B, past + T)
+        _check_numbers("positions", positions, {(B, T), (1, T)})
+        _check_segments(segments, (B, T), self.config.n_segments)
+        _check_kept(cache, memory, B, self.config.d_model)
         if positions is None:
             positions = self._positions_of(tokens, real, past)  # (B or 1, T)
         x = self._embed(tokens, positions, segments)  # (B, T, D)
@@ -360,12 +364,13 @@ class Stack(nn.Module):
     def _flow(self, x, mask, positions, cache, past):
         """Masks and tables, once for all layers."""
         B, T, device = x.shape[0], x.shape[1], x.device
+        wide = torch.promote_types(x.dtype, torch.float32)
         q_slots = torch.arange(past, past + T, device=device)  # (T,)
         masks, tables = {}, {}
         for kind in sorted(set(self.config.layer_types)):
             k_slots = cache.slots(kind, T, device) if cache is not None else q_slots  # (S,)
             masks[kind] = self._mask(kind, mask, q_slots, k_slots, (B, self.config.n_heads, T, len(k_slots)))
-            tables[kind] = self.positions[kind].tables(positions, q_slots[None], k_slots[None])
+            tables[kind] = self.positions[kind].tables(positions, q_slots[None], k_slots[None], wide)
         return Flow(masks, tables, self.positions)
 
     def _mask(self, kind, mask, q_slots, k_slots, shape):
@@ -389,13 +394,53 @@ class Stack(nn.Module):
 
 
 def _check_tokens(tokens, config):
+    if not isinstance(tokens, torch.Tensor):
+        raise ValueError(f"tokens are a {type(tokens).__name__}: expected a tensor of ids (B, T).")
+    shape, width = tuple(tokens.shape), config.d_embedding
+    if tokens.is_floating_point() and (len(shape) != 3 or shape[-1] != width):
+        raise ValueError(
+            f"tokens {shape} of {tokens.dtype}: expected ids (B, T), or (B, T, {width}) that are embedded already."
+        )
+    if not tokens.is_floating_point() and len(shape) != 2:
+        raise ValueError(f"tokens {shape}: expected (B, T); add the batch with tokens[None].")
+    if shape[1] == 0:
+        raise ValueError(f"tokens {shape}: expected one token at least.")
     if tokens.is_floating_point():
         return
-    if tokens.dim() != 2:
-        raise ValueError(f"tokens {tuple(tokens.shape)}: expected (B, T); add the batch with tokens[None].")
+    if tokens.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"tokens of {tokens.dtype}: expected ids of torch.int64 or torch.int32.")
     if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
         worst = int(tokens.max()) if int(tokens.max()) >= config.vocab_size else int(tokens.min())
         raise ValueError(f"token id {worst} is outside the vocabulary of {config.vocab_size}.")
+
+
+def _check_numbers(name, x, shapes):
+    if x is None:
+        return
+    if x.dtype not in (torch.int64, torch.int32) or tuple(x.shape) not in shapes:
+        expected = " or ".join(map(str, sorted(shapes)))
+        raise ValueError(f"{name} {tuple(x.shape)} of {x.dtype}: expected int64 or int32, {expected}.")
+
+
+def _check_segments(segments, shape, n_segments):
+    if segments is None:
+        return
+    if not n_segments:
+        raise ValueError("this model has no segments: it was given some.")
+    _check_numbers("segments", segments, {shape})
+    if segments.numel() and not 0 <= int(segments.min()) <= int(segments.max()) < n_segments:
+        raise ValueError(
+            f"segments {int(segments.min())} … {int(segments.max())}: expected 0 … {n_segments - 1}."
+        )
+
+
+def _check_kept(cache, memory, B, width):
+    """What comes from earlier passes belongs to the same texts."""
+    kept = [kv.keys for kv in cache.layers if kv.keys is not None] if cache is not None else []
+    if kept and len(kept[0]) != B:
+        raise ValueError(f"the cache holds {len(kept[0])} texts, tokens have {B}: start a new one, or `select`.")
+    if memory is not None and (memory.dim() != 3 or len(memory) != B or memory.shape[-1] != width):
+        raise ValueError(f"memory {tuple(memory.shape)}: expected (B, S, D) with B = {B}, D = {width}.")
 
 
 def _check_real(real, B, S):

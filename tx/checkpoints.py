@@ -25,11 +25,13 @@ def load(source, *, dtype=torch.float32, device="cpu"):
         source: a folder with `config.json` and `.safetensors` files, sharded or not; a `.gguf` file;
             the name of a packaged model, such as "smollm2-135m-instruct"; or
             "hub:owner/name@revision", the only one that uses the network.
-        dtype: of the weights in memory. device: where they go.
+        dtype: of the weights in memory, float64, float32, float16 or bfloat16. device: where they go.
 
     Raises:
         CheckpointError: a `ValueError` that lists everything that is wrong with the checkpoint.
+        ValueError: another dtype.
     """
+    _check_dtype(dtype)
     path = locate(source)
     tensors = open_tensors(path)
     model = build(tensors.config, path)
@@ -179,6 +181,12 @@ def _read_config(folder):
     if not isinstance(values, dict):
         raise CheckpointError(f"{folder} cannot be loaded", ["config     config.json holds no dictionary"])
     return values
+
+
+def _check_dtype(dtype):
+    known = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    if dtype not in known:
+        raise ValueError(f"dtype = {dtype!r}: expected one of {', '.join(map(str, known))}.")
 
 
 def _fill(model, tensors, where, dtype, device):

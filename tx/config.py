@@ -129,6 +129,10 @@ class Config:
         fill(self, "layer_types", self.layer_types or (default,) * self.n_layers)
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_kv_heads = {self.n_kv_heads} does not divide n_heads = {self.n_heads}.")
+        if self.n_experts and not 0 < self.experts_per_token <= self.n_experts:
+            raise ValueError(
+                f"experts_per_token = {self.experts_per_token}: expected 1 … n_experts = {self.n_experts}."
+            )
         if len(self.layer_types) != self.n_layers:
             raise ValueError(f"{len(self.layer_types)} layer_types for n_layers = {self.n_layers}.")
         for name, known in _KNOWN.items():

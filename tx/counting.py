@@ -54,6 +54,8 @@ PUBLISHED = {
     "qwen2-7b": _llama(28, 3584, 18944, 28, 4, 152064, "qwen2"),
     "qwen3-0.6b": _llama(28, 1024, 3072, 16, 8, 151936, "qwen3", head_dim=128, tie_word_embeddings=True),
     "qwen3-8b": _llama(36, 4096, 12288, 32, 8, 151936, "qwen3", head_dim=128),
+    "qwen3-30b-a3b": _llama(48, 2048, 6144, 32, 4, 151936, "qwen3_moe", head_dim=128, moe_intermediate_size=768,
+                            num_experts=128, num_experts_per_tok=8, norm_topk_prob=True),
     "smollm2-135m": _llama(30, 576, 1536, 9, 3, 49152, tie_word_embeddings=True),
 }  # fmt: skip
 

@@ -18,7 +18,9 @@ class AudioFront(nn.Module):
         self.second = nn.Conv1d(d_model, d_model, kernel_size=3, stride=2, padding=1)
 
     def forward(self, mel):
-        """mel (B, n_mels, frames) -> (B, S, D), S = frames / 2."""
+        """mel (B, n_mels, frames) of any dtype -> (B, S, D), S = frames / 2 rounded up."""
+        _check_mel(mel, self.first.in_channels)
+        mel = mel.to(self.first.weight.dtype)  # (B, C, N)  C = n_mels, N frames
         return F.gelu(self.second(F.gelu(self.first(mel)))).mT  # (B, S, D)
 
 
@@ -66,6 +68,11 @@ class EncoderDecoder(nn.Module):
         x = self.decoder(target, target_mask, cache=cache, memory=memory, memory_mask=source_mask)
         x = x if last is None else x[:, -last:]  # (B, N, D)
         return self.head(x)  # (B, N, V)
+
+
+def _check_mel(mel, n_mels):
+    if mel.dim() != 3 or mel.shape[1] != n_mels or mel.shape[2] == 0:
+        raise ValueError(f"mel {tuple(mel.shape)}: expected (B, {n_mels}, frames).")
 
 
 def shift_right(targets, start, pad):

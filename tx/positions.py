@@ -7,7 +7,7 @@ Attention sees a set; a position scheme tells it an order. There are three doors
     bias(q, k, table, project)  added to the scores          Alibi, T5Bias, Disentangled
 
 `tables(positions, q_slots, k_slots)` computes once per forward pass what every layer then shares. `Positions`
-itself is NoPE: no door at all. Tables are computed in fp32 at least, whatever the model's dtype.
+itself is NoPE: no door at all. Tables are computed in fp32 at least, in float64 for a float64 model.
 """
 
 import math
@@ -23,12 +23,12 @@ class Positions(nn.Module):
         """Vectors to add to the embeddings: positions (B or 1, T) -> (B or 1, T, D), or None."""
         return None
 
-    def tables(self, positions, q_slots, k_slots):
+    def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
         """What all layers share in one pass.
 
         positions (B or 1, T): where the new tokens stand in their texts. q_slots (1, T), k_slots
         (1, S): numbers of the tokens in the row, padding counted; schemes that add to the scores
-        need only their differences.
+        need only their differences. dtype: of what is computed here; learned tables keep theirs.
         """
         return None
 
@@ -56,7 +56,7 @@ class Learned(Positions):
         self.table = nn.Embedding(n_positions + offset, d_model)
 
     def embed(self, positions, dtype=None):
-        _check_range(positions, self.table.num_embeddings - self.offset)
+        _check_range(positions, self.table.num_embeddings - self.offset, self.offset)
         return self.table(positions + self.offset)  # (B or 1, T, D)
 
 
@@ -94,10 +94,10 @@ class Rotary(Positions):
         super().__init__()
         self.rope = rope
 
-    def tables(self, positions, q_slots, k_slots):
+    def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
         """cos and sin (B or 1, 1, T, d_half) for the queries and the new keys beside them."""
-        frequencies, magnitude = rope_frequencies(self.rope, positions)  # (d_half,)
-        angles = positions[:, None, :, None].float() * frequencies  # (B or 1, 1, T, d_half)
+        frequencies, magnitude = rope_frequencies(self.rope, positions, dtype)  # (d_half,)
+        angles = positions[:, None, :, None].to(dtype) * frequencies  # (B or 1, 1, T, d_half)
         return magnitude * angles.cos(), magnitude * angles.sin()  # (B or 1, 1, T, d_half)
 
     def turn(self, q, k, table):
@@ -125,14 +125,14 @@ def deinterleave(w, n_heads):
     return w.reshape(n_heads, -1, 2, *w.shape[1:]).transpose(1, 2).reshape(w.shape)
 
 
-def rope_frequencies(rope, positions):
+def rope_frequencies(rope, positions, dtype=torch.float32):
     """Angle per position of every pair (d_half,), and the magnitude of cos and sin.
 
     Sources: position interpolation (arXiv:2306.15595) is "linear"; NTK-aware scaling raises the
     base, "dynamic" as the text grows; YaRN (arXiv:2309.00071) treats fast and slow pairs apart;
     "llama3" as in the Llama 3.1 release; LongRoPE (arXiv:2402.13753) has one factor a pair.
     """
-    steps = torch.arange(0, rope.width, 2, device=positions.device).float() / rope.width  # (d_half,)
+    steps = torch.arange(0, rope.width, 2, dtype=dtype, device=positions.device) / rope.width  # (d_half,)
     frequencies = rope.base**-steps  # (d_half,)
     if rope.scaling == "linear":
         return frequencies / rope.factor, 1.0
@@ -146,7 +146,7 @@ def rope_frequencies(rope, positions):
         return _llama3(rope, frequencies), 1.0
     if rope.scaling == "longrope":
         stretch = rope.long_factor if int(positions.max()) + 1 > rope.original else rope.short_factor
-        stretch = torch.tensor(stretch, device=positions.device)  # (d_half,)
+        stretch = torch.tensor(stretch, dtype=dtype, device=positions.device)  # (d_half,)
         paper = math.sqrt(1 + math.log(rope.factor) / math.log(rope.original)) if rope.factor > 1 else 1.0
         return frequencies / stretch, rope.magnitude or paper
     return frequencies, 1.0
@@ -162,7 +162,7 @@ def _yarn(rope, frequencies):
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.width - 1)
-    pairs = torch.arange(len(frequencies), device=frequencies.device).float()  # (d_half,)
+    pairs = torch.arange(len(frequencies)).to(frequencies)  # (d_half,)
     slow = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)  # (d_half,)
     mixed = frequencies / rope.factor * slow + frequencies * (1 - slow)  # (d_half,)
     return mixed, rope.magnitude or 0.1 * math.log(rope.factor) + 1.0
@@ -190,9 +190,9 @@ class Alibi(Positions):
         super().__init__()
         self.n_heads = n_heads
 
-    def tables(self, positions, q_slots, k_slots):
-        distance = (k_slots[:, None, None, :] - q_slots[:, None, :, None]).float()  # (1, 1, T, S)
-        slopes = alibi_slopes(self.n_heads).to(distance.device)  # (H,)
+    def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
+        distance = (k_slots[:, None, None, :] - q_slots[:, None, :, None]).to(dtype)  # (1, 1, T, S)
+        slopes = alibi_slopes(self.n_heads).to(distance)  # (H,)
         return slopes.view(1, -1, 1, 1) * distance  # (1, H, T, S)
 
     def bias(self, q, k, table, project=None):
@@ -200,16 +200,16 @@ class Alibi(Positions):
 
 
 def alibi_slopes(n_heads):
-    """Slopes (H,): 2^(-8/H), 2^(-16/H) … for H a power of two.
+    """Slopes (H,) in float64: 2^(-8/H), 2^(-16/H) … for H a power of two.
 
     For other H: those of the power below, then every second one of the power above.
     """
     power = 2 ** math.floor(math.log2(n_heads))
     base = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
     if power == n_heads:
-        return torch.tensor(base)  # (H,)
+        return torch.tensor(base, dtype=torch.float64)  # (H,)
     finer = [2.0 ** (-8 * (i + 1) / (2 * power)) for i in range(2 * power)]
-    return torch.tensor((base + finer[::2])[:n_heads])  # (H,)
+    return torch.tensor((base + finer[::2])[:n_heads], dtype=torch.float64)  # (H,)
 
 
 class T5Bias(Positions):
@@ -224,7 +224,7 @@ class T5Bias(Positions):
         self.max_distance, self.bidirectional = max_distance, bidirectional
         self.table = nn.Embedding(n_buckets, n_heads)
 
-    def tables(self, positions, q_slots, k_slots):
+    def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
         distance = k_slots[:, None, :] - q_slots[:, :, None]  # (1, T, S)  above 0: the key is to the right
         bucket = t5_bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
         return self.table(bucket).permute(0, 3, 1, 2)  # (1, H, T, S)
@@ -264,7 +264,7 @@ class Disentangled(Positions):
         self.table = nn.Embedding(2 * span, d_model)
         self.norm = norm if norm is not None else nn.Identity()
 
-    def tables(self, positions, q_slots, k_slots):
+    def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
         distance = q_slots[:, :, None] - k_slots[:, None, :]  # (1, T, S)
         if self.n_buckets:
             distance = log_bucket(distance, self.n_buckets, self.max_distance)  # (1, T, S)
@@ -313,7 +313,9 @@ def build(config):
     return nn.ModuleDict({"full": scheme, "window": scheme})
 
 
-def _check_range(positions, n_positions):
+def _check_range(positions, n_positions, offset):
+    if positions.numel() and int(positions.min()) < -offset:
+        raise ValueError(f"position {int(positions.min())}: learned positions begin at {-offset}.")
     if positions.numel() and int(positions.max()) >= n_positions:
         raise ValueError(
             f"position {int(positions.max())} is beyond the learned table of {n_positions} positions: "

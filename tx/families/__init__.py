@@ -59,6 +59,7 @@ FAMILIES = {
     "olmo2": Family(decoders.olmo2, decoders.OLMO2),
     "phi3": Family(decoders.phi3, decoders.PHI3),
     "qwen3": Family(decoders.qwen3, decoders.LLAMA),
+    "qwen3_moe": Family(decoders.qwen3_moe, decoders.QWEN3_MOE),
     "bert": Family(encoders.bert, encoders.BERT, Encoder, ("bert.",), OLD_BERT),
     "roberta": Family(encoders.roberta, encoders.ROBERTA, Encoder, ("roberta.",), OLD_BERT),
     "albert": Family(encoders.albert, encoders.ALBERT, Encoder, ("albert.",), OLD_BERT),

@@ -177,6 +177,7 @@ LLAMA = pairs("model.layers.{}", """
 
 
 def mistral(r, **other):
+    r.assume(intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, sliding_window=4096)
     window = r("sliding_window")
     return llama(r, attention_bias="", ffn_bias=False, window=window, **other)
 
@@ -188,6 +189,10 @@ def layer_types(r, default, n_layers=32):
 
 
 def gemma(r, **other):
+    r.assume(
+        vocab_size=256000, hidden_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16,
+        head_dim=256, intermediate_size=24576, max_position_embeddings=8192,
+    )  # fmt: skip
     d = r.number("hidden_size", 3072)
     switches = dict(norm="rms_plus_one", tied=r("tie_word_embeddings", True), activation="gelu_tanh",
                     embedding_scale=math.sqrt(d))  # fmt: skip
@@ -195,6 +200,10 @@ def gemma(r, **other):
 
 
 def gemma2(r, **other):
+    r.assume(
+        hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
+        intermediate_size=9216, attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
+    )  # fmt: skip
     sliding = lambda i: "full" if i % 2 else "window"
     switches = dict(
         norm_place="sandwich", scale=r("query_pre_attn_scalar", 256) ** -0.5,
@@ -214,10 +223,14 @@ GEMMA2 = [pair for pair in LLAMA if "layernorm" not in pair.theirs] + pairs("mod
 
 
 def gemma3(r):
+    r.assume(
+        vocab_size=262208, num_hidden_layers=26, max_position_embeddings=131072, head_dim=256,
+        attn_logit_softcapping=None, final_logit_softcapping=None,
+    )  # fmt: skip
     every = r("sliding_window_pattern", 6)
     sliding = lambda i: "window" if (i + 1) % every else "full"
     r.refuse("use_bidirectional_attention", False)
-    d_head = r.number("head_dim", 256)
+    d_head = r.number("head_dim")
     return gemma2(
         r, qk_norm="head", layer_types=layer_types(r, sliding),
         rope=r.rope(d_head, 1e6, "full_attention"),
@@ -226,6 +239,7 @@ def gemma3(r):
 
 
 def qwen2(r, **other):
+    r.assume(vocab_size=151936, intermediate_size=22016, max_position_embeddings=32768)
     slides = r("use_sliding_window", False)
     first = r("max_window_layers", 28)
     sliding = lambda i: "window" if slides and i >= first else "full"
@@ -236,12 +250,21 @@ def qwen2(r, **other):
     return llama(r, **(switches | other))
 
 
-def qwen3(r, **other):
+def qwen3_attention(r, **other):
     bias = "qkvo" if r("attention_bias", False) else ""
     return qwen2(r, attention_bias=bias, qk_norm="head", **other)
 
 
+def qwen3(r):
+    r.assume(head_dim=128)
+    return qwen3_attention(r)
+
+
 def mixtral(r):
+    r.assume(
+        intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5,
+        rope_theta=1e6,
+    )  # fmt: skip
     return llama(
         r, attention_bias="", ffn_bias=False, window=r("sliding_window"),
         n_experts=r.number("num_local_experts", 8), experts_per_token=r.number("num_experts_per_tok", 2),
@@ -256,7 +279,29 @@ MIXTRAL = LLAMA + pairs("model.layers.{}", """
 """)  # fmt: skip
 
 
+def qwen3_moe(r):
+    """Every layer has experts; a window, where one is used, holds for every layer."""
+    r.assume(hidden_size=2048, num_hidden_layers=24, num_key_value_heads=4)
+    r.refuse("decoder_sparse_step", 1)
+    r.refuse("mlp_only_layers", [])
+    return qwen3_attention(
+        r, d_ff=r.number("moe_intermediate_size", 768), layer_types=(),
+        n_experts=r.number("num_experts", r.number("num_local_experts", 128)),
+        experts_per_token=r.number("num_experts_per_tok", 8),
+        norm_expert_weights=r("norm_topk_prob", False),
+    )  # fmt: skip
+
+
+QWEN3_MOE = LLAMA + pairs("model.layers.{}", """
+    .mlp.gate = .feed_forward.router
+    .mlp.experts.{e}.gate_proj = .feed_forward.experts.{e}.gate
+    .mlp.experts.{e}.up_proj = .feed_forward.experts.{e}.up
+    .mlp.experts.{e}.down_proj = .feed_forward.experts.{e}.down
+""")  # fmt: skip
+
+
 def olmo2(r):
+    r.assume(vocab_size=50304, rms_norm_eps=1e-5)
     return llama(r, norm_place="output", qk_norm="full")
 
 
@@ -270,6 +315,8 @@ FUSED = ("query", "key", "value", "gate", "up")
 
 
 def phi3(r):
+    r.assume(vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
+             rms_norm_eps=1e-5)  # fmt: skip
     return llama(r, attention_bias="", ffn_bias=False, window=r("sliding_window"))
 
 

@@ -33,6 +33,7 @@ def t5(r, scaled=None):
 
 
 def mt5(r):
+    r.assume(vocab_size=250112, num_layers=8, num_heads=6, d_ff=1024, feed_forward_proj="gated-gelu")
     return t5(r, scaled=False)
 
 
@@ -90,11 +91,17 @@ def bart(r, **other):
 
 
 def marian(r):
+    r.assume(vocab_size=58101)
     r.refuse("share_encoder_decoder_embeddings", True)
     return bart(r, positions="sinusoidal", embedding_norm=False)
 
 
 def whisper(r):
+    sides = ("encoder", "decoder")
+    r.assume(
+        vocab_size=51865, d_model=384, dropout=0.0, **{f"{side}_layers": 4 for side in sides},
+        **{f"{side}_attention_heads": 6 for side in sides}, **{f"{side}_ffn_dim": 1536 for side in sides},
+    )  # fmt: skip
     config = bart(
         r, norm_place="pre", final_norm=True, embedding_norm=False, attention_bias="qvo", head_bias=False,
         position_offset=0, max_positions=r.number("max_target_positions", 448),

@@ -54,10 +54,11 @@ BERT = bert_names("bert") + pairs("", BERT_HEAD)
 
 
 def roberta(r):
+    r.assume(vocab_size=50265, max_position_embeddings=512)
     pad = r("pad_token_id", 1)
     return bert(
         r, position_offset=pad + 1, positions_skip_pad=pad, masked_activation="gelu",
-        max_positions=r.number("max_position_embeddings", 514) - pad - 1,
+        max_positions=r.number("max_position_embeddings") - pad - 1,
     )  # fmt: skip
 
 
@@ -70,6 +71,10 @@ ROBERTA = bert_names("roberta") + pairs("", """
 
 
 def albert(r):
+    r.assume(
+        vocab_size=30000, hidden_size=4096, num_attention_heads=64, intermediate_size=16384,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
     r.refuse("num_hidden_groups", 1)
     r.refuse("inner_group_num", 1)
     return bert(r, d_embedding=r.number("embedding_size", 128), share_layers=True,
@@ -119,10 +124,13 @@ def deberta(r, **other):
 
 
 def deberta_v1(r):
+    r.assume(vocab_size=50265)
     return deberta(r, attention_bias="qvo")
 
 
 def deberta_v2(r):
+    r.assume(vocab_size=128100, hidden_size=1536, num_hidden_layers=24, num_attention_heads=24,
+             intermediate_size=6144)  # fmt: skip
     shared = r("share_att_key", False)
     r.refuse("conv_kernel_size", 0)
     return deberta(
@@ -169,13 +177,14 @@ def deberta_v2_names(values):
 
 
 def modernbert(r):
+    r.assume(max_position_embeddings=8192)
     d, h = r.number("hidden_size", 768), r.number("num_attention_heads", 12)
     d_head, every = d // h, r("global_attn_every_n_layers", 3)
     sliding = lambda i: "window" if i % every else "full"
     return Config(
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("num_hidden_layers", 22),
         n_heads=h, d_ff=r.number("intermediate_size", 1152),
-        max_positions=r.number("max_position_embeddings", 8192),
+        max_positions=r.number("max_position_embeddings"),
         causal=False, norm_eps=r("norm_eps", 1e-5), norm_bias=r("norm_bias", False), embedding_norm=True,
         first_attention_norm=False, attention_bias="qkvo" if r("attention_bias", False) else "",
         positions="rope", rope=r.rope(d_head, 160000.0, "full_attention", base_key="global_rope_theta"),

@@ -28,6 +28,10 @@ class Reader:
         value = self.values.get(key)
         return default if value is None else value
 
+    def assume(self, **values):
+        """What this family means by a key that its file leaves out; null stays null."""
+        self.values = {**values, **self.values}
+
     def number(self, key, default=None):
         """A positive whole number; anything else is a problem.
 
