@@ -116,6 +116,17 @@ def test_switches_of_attention():
 
 
 @torch.no_grad()
+def test_cross_attention_is_the_formula_with_keys_and_values_of_the_memory():
+    a, x, memory = made(Attention, config(), cross=True), vectors(B, T, D), vectors(B, 7, D, seed=2)
+    q, k, v = (
+        f(y).unflatten(-1, (H, D_K)).transpose(1, 2)
+        for f, y in ((a.query, x), (a.key, memory), (a.value, memory))
+    )
+    expected = a.out(((q @ k.mT / D_K**0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+    close(a(x, flow(a.config, T, memory)), expected)
+
+
+@torch.no_grad()
 def test_cross_attention_sees_what_is_real_in_the_memory():
     c = config(n_kv_heads=2)
     a, x, memory = made(Attention, c, cross=True), vectors(B, T, D), vectors(B, 7, D, seed=2)

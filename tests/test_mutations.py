@@ -69,7 +69,7 @@ MUTANTS = [
     ("block", "norm(x + self.dropout(part(x, *arguments)))", "x + self.dropout(norm(part(x, *arguments)))"),
     ("block", "self.scale / (layer + 1)", "self.scale / max(layer, 1)"),
     ("block", "weights / weights.sum(dim=-1, keepdim=True)", "weights"),
-    ("block", "source = flow.memory if self.cross else x", "source = x"),
+    ("block", "self.value(flow.memory)", "self.key(flow.memory)"),
     ("block", "1.0 + self.weight", "self.weight"),
     ("block", "* count - 1", "- 1"),
     ("block", "c.attention_dropout if self.training else 0.0", "c.attention_dropout"),
@@ -77,6 +77,25 @@ MUTANTS = [
     ("cache", "max(0, self.length - self.keep[kind])", "max(0, stop - self.keep[kind])"),
     ("cache", "kv.length = length", "pass"),
     ("cache", "kv.keys[rows], kv.values[rows]", "kv.keys[rows], kv.values"),
+    ("sampling", "tokens.masked_fill(~real, V)", "tokens"),
+    ("sampling", "torch.where(logits > 0, logits / penalty, logits * penalty)", "logits / penalty"),
+    ("sampling", "logits.masked_fill(logits < last", "logits.masked_fill(logits <= last"),
+    ("sampling", "<= 1 - p  # (B, V)", "< p  # (B, V)"),
+    ("sampling", "hidden.scatter(1, order, hidden)", "hidden"),
+    ("sampling", "floor = p * probabilities.amax(-1, keepdim=True)", "floor = p"),
+    ("sampling", "token = token.masked_fill(ended, pad)", "pass"),
+    ("sampling", "ended = ended | torch.isin(token, eos)", "ended = torch.isin(token, eos)"),
+    ("sampling", "new = tokens[:, known:]", "new = tokens[:, known - 1 if known else 0 :]"),
+    ("sampling", "rows = _pick(rows, on).flatten()", "rows = (first + torch.arange(K)).flatten()"),
+    ("sampling", "score[:, :K] / (step + 1)", "score[:, :K]"),
+    ("sampling", "quality.index_fill(1, tokens.new_zeros(1), 0.0)", "torch.zeros_like(quality)"),
+    ("sampling", "self.cache.select(rows)", "pass"),
+    ("speed", "row = row if self.bias is None else row + self.bias", "pass"),
+    ("speed", "Joined(module.query, module.key, module.value)", "Joined(module.query, module.value, module.key)"),
+    ("speed", "Joined(module.gate, module.up)", "Joined(module.up, module.gate)"),
+    ("speed", "compiled if x.shape[1] == 1 else forward", "compiled"),
+    ("recording", "kept.clear()", "pass"),
+    ("recording", "stack.record = None", "pass"),
 ]  # fmt: skip
 
 
@@ -109,6 +128,7 @@ def survives(module, old, new):
 
 
 def main(words=""):
+    sys.path.insert(0, str(ROOT))  # tests import tests.oracle
     import hypothesis  # noqa: F401  imported once, here, and not in every child
     import torch  # noqa: F401
     from torch.nn.attention import flex_attention  # noqa: F401

@@ -142,6 +142,7 @@ def test_blocks_are_compiled_once_for_one_token(name, monkeypatch):
     assert torch.equal(generate(model, prompt, 10, cache=Cache(model.config, room=40)), plain)
     once = len(made)
     assert 1 <= once <= 2 * len(set(model.config.layer_types))
+    assert all((1, 5, 32) not in shapes for shapes in made)  # the prompt
     assert torch.equal(generate(model, prompt, 10, cache=Cache(model.config, room=40)), plain)
     assert len(made) == once
     torch._dynamo.reset()
