@@ -19,6 +19,7 @@ from tx.conversation import Conversation
 from tx.counting import PUBLISHED
 from tx.course import mine
 from tx.sampling import generate
+from tx.scaled_dot_product import attention
 
 CI = os.environ.get("CI") == "true"
 
@@ -522,3 +523,14 @@ def test_attend_with_padding_and_queries_that_see_nothing(own):
     assert mine.put_in(model)[0].startswith("2 of 4 parts are yours")
     found = model(tokens, real)
     torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("exercise,function", [
+    ("attend", attention),
+    ("batched_attention", lambda q, k, v: attention(q[:, None], k[:, None], v[:, None])[:, 0]),
+])  # fmt: skip
+def test_attend_without_a_mask_reads_every_key(exercise, function):
+    q, k, v = torch.randn(3, 4, 5, 2), torch.randn(3, 2, 7, 2), torch.randn(3, 2, 7, 6)
+    part = next(part for part in mine.PARTS if exercise in part.exercises)
+    found = part.adapt(function, exercise)(q, k, v)
+    torch.testing.assert_close(found, attention(q, k, v), atol=1e-6, rtol=0)

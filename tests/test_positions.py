@@ -151,7 +151,7 @@ def test_alibi_slopes():
 
 def test_alibi_falls_with_distance():
     scheme = Alibi(H)  # slopes 1/16, 1/256, 1/4
-    got = scheme.bias(None, None, scheme.tables(None, *slots(first=2)))
+    got = scheme.bias(None, None, scheme.tables(None, *slots(first=2)), None)
     assert got.shape == (1, H, T, T + 2)
     distance = torch.tensor([[k - q for k in range(7)] for q in range(2, 7)])
     close(got[0], torch.tensor([1 / 16, 1 / 256, 1 / 4])[:, None, None] * distance)
@@ -169,7 +169,7 @@ def test_t5_buckets(bidirectional, expected):
 
 def test_t5_looks_its_bias_up():
     scheme = T5Bias(32, 128, H, bidirectional=True)
-    got = scheme.bias(None, None, scheme.tables(None, *slots(first=2)))
+    got = scheme.bias(None, None, scheme.tables(None, *slots(first=2)), None)
     assert got.shape == (1, H, T, T + 2)
     close(got[0, :, 0, 3], scheme.table.weight[17], 0)  # the key one to the right
     close(got[0, :, 4, 5], scheme.table.weight[1], 0)  # the key one to the left
@@ -194,6 +194,7 @@ def test_disentangled_reads_both_ways(n_buckets):
             close(got[:, :, t, s], expected)
     one = scheme.bias(q, k, table, lambda rows: (None, query_rows))
     close(one + scheme.bias(q, k, table, lambda rows: (key_rows, None)), got)
+    assert scheme.bias(q, k, table, lambda rows: (None, None)) is None
 
 
 def test_log_buckets():
@@ -247,7 +248,7 @@ def test_a_stack_that_sees_both_sides_has_buckets_for_both():
 def test_no_positions_open_no_door():
     none, q, k = positions.Positions(), randn(B, H, T, D_K), randn(B, G, T, D_K)
     assert none.embed(torch.arange(T)[None]) is None and none.tables(None, *slots()) is None
-    assert none.turn(q, k, None) == (q, k) and none.bias(q, k, None) is None
+    assert none.turn(q, k, None) == (q, k) and none.bias(q, k, None, None) is None
 
 
 def test_windowed_layers_may_turn_otherwise():

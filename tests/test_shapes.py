@@ -114,6 +114,7 @@ def test_a_wrong_axis_in_any_of_them_is_found(case):
     "two shapes for three": "a, b, c = torch.zeros(3, 2)  # (T,), (T,)",
     "a line that never ran": "if False:\n    x = torch.zeros(2, 3)  # (T, D)",
     "a line without a tensor": "x = 3  # (T, D)",
+    "a with that binds nothing": "with torch.no_grad():  # (T, D)\n    pass",
     "a comment that stands alone": "# (T, D)\nx = 3",
     "a comment that cannot be read": "x = torch.zeros(2, 3)  # (T, D) words",
     "letters of one size": "x = torch.zeros(3, 3)  # (T, D)",
@@ -195,6 +196,53 @@ def use_tx():
     tx.to_additive(full, (2, 6, 5, 7)), tx.to_mha(full, (2, 6, 5, 7)), placed.dense((2, 6, 5, 7))
 
 
+def use_positions():
+    """The same for every position scheme."""
+    from tx import positions
+    from tx.config import Rope
+
+    where, q_slots, k_slots = torch.randn(2, 5).argsort(1), torch.arange(3, 8)[None], torch.arange(8)[None]
+    q, k = torch.randn(2, 6, 5, 10), torch.randn(2, 3, 8, 10)
+    positions.Learned(9, 12).embed(where), positions.Sinusoidal(12).embed(where)
+    ropes = [Rope(100.0, 8, scaling, 2.0, original, short_factor=(1.0,) * 4, long_factor=(2.0,) * 4)
+             for scaling in ("default", "linear", "dynamic", "yarn", "llama3", "longrope") for original in (4, 8)]
+    schemes = [positions.Rotary(rope) for rope in ropes]
+    schemes += [positions.Alibi(6), positions.Alibi(8), positions.T5Bias(4, 9, 6, True)]
+    for scheme in schemes:
+        table = scheme.tables(where, q_slots, k_slots)
+        scheme.turn(q, k[:, :, :5], table), scheme.bias(q, k, table, None)
+    rows = torch.randn(1, 6, 14, 10)
+    for buckets in (0, 6):
+        scheme = positions.Disentangled(7, 12, buckets, 9)
+        scheme.bias(q, k.repeat_interleave(2, 1), scheme.tables(where, q_slots, k_slots), lambda _: (rows, rows))
+
+
+def use_block():
+    """The same for a stack: with a cache and padding, of experts, from two sides, reading a memory."""
+    from tx.block import Stack
+    from tx.cache import Cache
+    from tx.config import Config
+
+    sizes = dict(vocab_size=13, d_model=12, n_layers=2, n_heads=6, n_kv_heads=3, d_head=4, d_ff=20,
+                 max_positions=11, d_embedding=10)  # fmt: skip
+    tokens = torch.arange(10).view(2, 5)
+    real = torch.ones(2, 7, dtype=torch.bool)
+    real[0, 0] = False
+    for more in (
+        {"norm": "rms", "gated": True, "n_experts": 4, "experts_per_token": 3, "embedding_scale": 2.0},
+        {"norm": "rms_plus_one", "norm_place": "sandwich", "n_segments": 2, "qk_norm": "head"},
+        {"norm_place": "post", "positions_skip_pad": 3, "positions": "none"},
+        {"norm_place": "output", "qk_norm": "full"},
+        {"parallel": True},
+    ):
+        config = Config(**sizes, **more)
+        cache, cross = Cache(config), config.norm_place in ("pre", "post") and not config.parallel
+        stack, memory = Stack(config, cross=cross), torch.randn(2, 8, 12) if cross else None
+        stack(tokens[:, :2], real[:, :2], cache=cache, memory=memory)
+        stack(tokens, real, cache=cache, memory=memory)
+        stack(tokens, memory=memory)
+
+
 def planted_in_code(path):
     """(line, source) for each commented line whose tensor gets two neighbouring axes swapped."""
     source = path.read_text(encoding="utf-8")
@@ -207,6 +255,8 @@ def planted_in_code(path):
         claims = comments.get(getattr(node, "end_lineno", 0), ())
         if not isinstance(node, (ast.Assign, ast.Return)) or len(claims) != 1:
             continue
+        if any(isinstance(x, ast.Tuple) for x in (node.value, *getattr(node, "targets", ()))):
+            continue  # one shape for several tensors
         axes = [axis.text for axis in claims[0][0]]
         first = starts[node.value.lineno - 1] + node.value.col_offset
         last = starts[node.value.end_lineno - 1] + node.value.end_col_offset
@@ -218,8 +268,8 @@ def planted_in_code(path):
 
 @pytest.mark.slow
 def test_a_swap_in_the_code_of_tx_turns_red():
-    planted, missed = 0, []
-    for module in ("scaled_dot_product", "multihead", "masks"):
+    planted, missed, uses = 0, [], {"positions": use_positions, "block": use_block}
+    for module in ("scaled_dot_product", "multihead", "masks", "positions", "block"):
         for line, changed in planted_in_code(ROOT / "tx" / f"{module}.py"):
             planted += 1
             recorder = shapes.Recorder()
@@ -229,17 +279,17 @@ def test_a_swap_in_the_code_of_tx_turns_red():
 
             with shapes.watched(recorder, change):
                 try:
-                    use_tx()
+                    uses.get(module, use_tx)()
                 except (RuntimeError, ValueError, IndexError):
                     continue
             if not any(c.failure for c in recorder.comments):
                 missed.append(f"{module}:{line}")
-    assert planted > 30 and not missed, f"{len(missed)} of {planted} went unseen: {missed}"
+    assert planted > 60 and not missed, f"{len(missed)} of {planted} went unseen: {missed}"
 
 
 def test_nothing_turns_red_where_nothing_is_planted():
     recorder = shapes.Recorder()
     with shapes.watched(recorder):
-        use_tx()
+        use_tx(), use_positions(), use_block()
     assert not [c for c in recorder.comments if c.failure]
-    assert sum(c.checked > 0 for c in recorder.comments) > 50
+    assert sum(c.checked > 0 for c in recorder.comments) > 130

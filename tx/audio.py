@@ -52,7 +52,7 @@ def _to_mono(raw, width, channels):
 
 
 def resample(samples, rate, new=RATE):
-    """Samples (N,) at `rate` Hz at another rate, by a windowed sinc filter: (M,)."""
+    """Samples (N,) at `rate` Hz at another rate, by a windowed sinc filter: (n_new,)."""
     if rate == new:
         return samples
     common = math.gcd(rate, new)
@@ -72,7 +72,7 @@ def resample(samples, rate, new=RATE):
     padded = F.pad(samples, (reach, max(0, longest - reach - len(samples))))  # (n_padded,)  silence on both sides
     at = torch.arange(blocks)[:, None] * down + start.T  # (blocks, up)
     out = sum(padded[at + i] * kernel[:, i] for i in range(2 * reach + 1))  # (blocks, up)
-    return out.flatten()[:n_new]  # (M,)
+    return out.flatten()[:n_new]  # (n_new,)
 
 
 @cache

@@ -36,7 +36,7 @@ class Positions(nn.Module):
         """Queries and keys with their positions in them: (B, H, T, d_k), (B, G, T, d_k) -> same."""
         return q, k
 
-    def bias(self, q, k, table, project=None):
+    def bias(self, q, k, table, project):
         """Numbers to add to the scores, broadcastable to (B, H, T, S), or None."""
         return None
 
@@ -56,6 +56,7 @@ class Learned(Positions):
         self.table = nn.Embedding(n_positions + offset, d_model)
 
     def embed(self, positions, dtype=None):
+        """positions (B or 1, T) -> (B or 1, T, D)."""
         _check_range(positions, self.table.num_embeddings - self.offset, self.offset)
         return self.table(positions + self.offset)  # (B or 1, T, D)
 
@@ -72,6 +73,7 @@ class Sinusoidal(Positions):
         self.d_model, self.base = d_model, base
 
     def embed(self, positions, dtype=None):
+        """positions (B or 1, T) -> (B or 1, T, D)."""
         half = self.d_model // 2
         steps = torch.arange(half, dtype=torch.float64, device=positions.device)  # (d_half,)
         frequencies = self.base ** (-steps / half)  # (d_half,)
@@ -191,11 +193,12 @@ class Alibi(Positions):
         self.n_heads = n_heads
 
     def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
+        """q_slots (1, T), k_slots (1, S) -> what is added to the scores, (1, H, T, S)."""
         distance = (k_slots[:, None, None, :] - q_slots[:, None, :, None]).to(dtype)  # (1, 1, T, S)
         slopes = alibi_slopes(self.n_heads).to(distance)  # (H,)
         return slopes.view(1, -1, 1, 1) * distance  # (1, H, T, S)
 
-    def bias(self, q, k, table, project=None):
+    def bias(self, q, k, table, project):
         return table
 
 
@@ -225,11 +228,12 @@ class T5Bias(Positions):
         self.table = nn.Embedding(n_buckets, n_heads)
 
     def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
+        """q_slots (1, T), k_slots (1, S) -> what is added to the scores, (1, H, T, S)."""
         distance = k_slots[:, None, :] - q_slots[:, :, None]  # (1, T, S)  above 0: the key is to the right
         bucket = t5_bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
         return self.table(bucket).permute(0, 3, 1, 2)  # (1, H, T, S)
 
-    def bias(self, q, k, table, project=None):
+    def bias(self, q, k, table, project):
         return table
 
 
@@ -265,6 +269,7 @@ class Disentangled(Positions):
         self.norm = norm if norm is not None else nn.Identity()
 
     def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
+        """q_slots (1, T), k_slots (1, S) -> a table (R, D), and the row of it for each pair."""
         distance = q_slots[:, :, None] - k_slots[:, None, :]  # (1, T, S)
         if self.n_buckets:
             distance = log_bucket(distance, self.n_buckets, self.max_distance)  # (1, T, S)
@@ -275,13 +280,13 @@ class Disentangled(Positions):
         rows, row = table
         key_rows, query_rows = project(rows)  # (1, H, R, d_k)  each, or None
         row = row.expand(q.shape[0], q.shape[1], -1, -1)  # (B, H, T, S)
-        total = 0.0
+        terms = []
         if key_rows is not None:
-            total = torch.gather(q @ key_rows.mT, -1, row)  # (B, H, T, S)
+            terms.append(torch.gather(q @ key_rows.mT, -1, row))  # (B, H, T, S)
         if query_rows is not None:
             seen = torch.gather(k @ query_rows.mT, -1, row.mT)  # (B, H, S, T)
-            total = total + seen.mT  # (B, H, T, S)
-        return total
+            terms.append(seen.mT)  # (B, H, T, S)
+        return sum(terms) if terms else None
 
 
 def log_bucket(distance, n_buckets, max_distance):

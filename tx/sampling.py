@@ -28,7 +28,7 @@ def penalise(logits, tokens, penalty, real=None):
     """
     B, V = logits.shape
     said = tokens if real is None else tokens.masked_fill(~real, V)  # (B, T)
-    seen = torch.zeros(B, V + 1, dtype=torch.bool, device=logits.device)  # (B, W)  W = V + 1
+    seen = torch.zeros(B, V + 1, dtype=torch.bool, device=logits.device)  # (B, V+1)  padding is V
     seen = seen.scatter(1, said, True)[:, :V]  # (B, V)
     weaker = torch.where(logits > 0, logits / penalty, logits * penalty)  # (B, V)
     return torch.where(seen, weaker, logits)  # (B, V)
@@ -193,27 +193,27 @@ def beam_search(read, tokens, n_new, beams, eos, pad, penalty=1.0):
     Args:
         read: `Reading`, or any function from a text so far (B, T) to logits (B, V) with a method
             `select(rows)`, which moves what it remembers along with the texts.
-        tokens: (B, T).   n_new: at most so many.   beams: K.   eos: (E,), ids that end a text.
+        tokens: (B, T).   n_new: at most so many.   beams: K.   eos: ids that end a text.
     """
     (B, T), K = tokens.shape, beams
     first = torch.arange(B, device=tokens.device)[:, None] * K  # (B, 1)  row of a text's first beam
-    finished = tokens.new_full((B, K, T + n_new), pad)  # (B, K, N)
+    finished = tokens.new_full((B, K, T + n_new), pad)  # (B, K, T+n_new)
     quality = torch.full((B, K), -math.inf, device=tokens.device)  # (B, K)  of what has finished
     length = torch.zeros_like(quality, dtype=torch.long)  # (B, K)
     running = quality.index_fill(1, tokens.new_zeros(1), 0.0)  # (B, K)  log-probabilities; one text so far
     is_open = torch.ones_like(first, dtype=torch.bool)  # (B, 1)
     logits = read(tokens)  # (B, V)
-    copies = torch.arange(B, device=tokens.device).repeat_interleave(K)  # (R,)  R = B * K
+    copies = torch.arange(B, device=tokens.device).repeat_interleave(K)  # (B*K,)
     read.select(copies)
-    texts, logits = tokens[copies], logits[copies]  # (R, T), (R, V)
+    texts, logits = tokens[copies], logits[copies]  # (B*K, T), (B*K, V)
     for step in range(n_new):
         V = logits.shape[-1]
-        gain = logits.log_softmax(-1)  # (R, V)
+        gain = logits.log_softmax(-1)  # (B*K, V)
         if penalty != 1:
-            gain = penalise(gain, texts, penalty, read.real(texts))  # (R, V)
-        total = (running[..., None] + gain.view(B, K, V)).flatten(1)  # (B, M)  M = K * V
+            gain = penalise(gain, texts, penalty, read.real(texts))  # (B*K, V)
+        total = (running[..., None] + gain.view(B, K, V)).flatten(1)  # (B, K*V)
         # enough candidates that K of them go on even if every beam's best ones end
-        score, place = total.topk(min(K * max(2, 1 + len(eos)), K * V))  # (B, C), (B, C)
+        score, place = total.topk(min(K * max(2, 1 + len(eos)), K * V))  # (B, C), (B, C)  C candidates
         rows, token = first + place // V, place % V  # (B, C), (B, C)
         candidates = torch.cat([texts[rows], token[..., None]], dim=-1)  # (B, C, t)  t grows
         ends = torch.isin(token, eos) | (step == n_new - 1)  # (B, C)
@@ -221,18 +221,18 @@ def beam_search(read, tokens, n_new, beams, eos, pad, penalty=1.0):
         counts = ends[:, :K] & is_open  # (B, K)
         new_quality = (score[:, :K] / (step + 1)).masked_fill(~counts, -math.inf)  # (B, K)
         quality, best = torch.cat([quality, new_quality], dim=1).topk(K)  # (B, K), (B, K)
-        new_texts = F.pad(candidates[:, :K], (0, n_new - step - 1), value=pad)  # (B, K, N)
-        finished = _pick(torch.cat([finished, new_texts], dim=1), best)  # (B, K, N)
+        new_texts = F.pad(candidates[:, :K], (0, n_new - step - 1), value=pad)  # (B, K, T+n_new)
+        finished = _pick(torch.cat([finished, new_texts], dim=1), best)  # (B, K, T+n_new)
         length = _pick(torch.cat([length, torch.full_like(length, step + 1)], dim=1), best)  # (B, K)
 
         running, on = score.masked_fill(ends, -math.inf).topk(K)  # (B, K), (B, K)
         is_open = is_open & (running[:, :1] / (step + 1) > quality[:, -1:])  # (B, 1)
         if not bool(is_open.any()) or step == n_new - 1:
             break
-        rows = _pick(rows, on).flatten()  # (R,)
-        texts = _pick(candidates, on).flatten(0, 1)  # (R, t)
+        rows = _pick(rows, on).flatten()  # (B*K,)
+        texts = _pick(candidates, on).flatten(0, 1)  # (B*K, t)
         read.select(rows)
-        logits = read(texts)  # (R, V)
+        logits = read(texts)  # (B*K, V)
     return finished[:, 0, : T + int(length[:, 0].max())]  # (B, n_longest)
 
 

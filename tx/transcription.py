@@ -54,7 +54,7 @@ class Transcriber:
         self.eos, start, self.no_times = map(self.tokenizer.id, MARKS)
         if self.eos != ENGLISH:
             raise ValueError(f"{source} knows several languages: only the English models (.en) are supported.")
-        self.start = torch.tensor([[start, self.no_times]])  # (1, P)
+        self.start = torch.tensor([[start, self.no_times]])  # (1, 2)
         self.never, self.not_first = _suppressed(locate(source), self.model.config.vocab_size)
 
     def __call__(self, path, *, on_text=None):
@@ -98,7 +98,7 @@ class Transcriber:
 
 def _suppressed(folder, vocab_size):
     """Ids that are never written, and ids that do not come first: noises and signs, as the files say."""
-    values = {}
+    values: dict = {}
     for name in ("generation_config.json", "config.json"):
         if (folder / name).is_file():
             values = json.loads((folder / name).read_text(encoding="utf-8")) | values

@@ -81,7 +81,7 @@ class Desk:
             raise pytest.UsageError(f"there is no notebook in {self.folder or impl}")
         self.progress = Progress(live.FOLDER / ".progress.json" if self.own else None)
         self.explain = option("--explain") or not self.own
-        self.expected = []  # (student, exercise name), in order
+        self.expected = []  # pairs of student and exercise name, in order
         self.reports = {}  # the same -> Report
         self.sandbox = Sandbox()
         if self.is_worker or not option("numprocesses", None):
