@@ -79,13 +79,13 @@ reset: .venv/.core  ## make reset EX=03: start the exercises of a chapter again 
 # ── keeping it true ─────────────────────────────────────────────────────────────────────────────
 
 check: .venv/.all  ## the quick tests, for daily work (a few minutes)
-	@echo "▸ lint"; $(BIN)/ruff check .
+	@echo "▸ lint, types"; $(BIN)/ruff check . && $(BIN)/mypy
 	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q --dist worksteal \
 	  $(foreach name,grading graders_proof commands sampling tokenization embedding transcription checkpoints \
 	    shapes families counting notebooks,--ignore tests/test_$(name).py)
 
-test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, all tests, every notebook, the graders' proof, the site
-	@echo "▸ 1/6 lint"; $(BIN)/ruff check .
+test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, types, all tests, every notebook, the graders' proof, the site
+	@echo "▸ 1/6 lint, types"; $(BIN)/ruff check . && $(BIN)/mypy
 	@echo "▸ 2/6 the site"; $(MAKE) --no-print-directory book
 	@echo "▸ 3/6 every notebook, output for output"
 	@$(PY) -m tx.course.notebooks --nbval
@@ -102,4 +102,4 @@ notebooks: .venv/.all  ## run every notebook again and store its outputs in norm
 	@$(PY) -m tx.course.notebooks
 
 clean:  ## remove what was built (not .venv, not your work)
-	@rm -rf _build .pytest_cache .ruff_cache .hypothesis
+	@rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -153,12 +153,11 @@ class Attention(nn.Module):
 
     def _project_positions(self, rows):
         """DeBERTa's relative positions as keys and queries: (R, D) -> two of (1, H, R, d_k), scaled."""
-        c, shared = self.config, self.config.share_position_projection
-        key = self.key if shared else getattr(self, "position_key", None)
-        query = self.query if shared else getattr(self, "position_query", None)
+        c = self.config
+        key, query = ("key", "query") if c.share_position_projection else ("position_key", "position_query")
         return tuple(
-            self._heads(f(rows[None]), c.n_heads) * self.scale if wanted else None
-            for f, wanted in ((key, c.content_position), (query, c.position_content))
+            self._heads(getattr(self, name)(rows[None]), c.n_heads) * self.scale if wanted else None
+            for name, wanted in ((key, c.content_position), (query, c.position_content))
         )
 
 
@@ -210,10 +209,10 @@ class Experts(nn.Module):
 
     def forward(self, x):
         """x (B, T, D) -> (B, T, D)."""
-        tokens = x.flatten(0, 1)  # (N, D)
-        scores = self.router(tokens)  # (N, E)
+        tokens = x.flatten(0, 1)  # (N, D)  N tokens, B*T
+        scores = self.router(tokens)  # (N, n_experts)
         wide = torch.promote_types(scores.dtype, torch.float32)
-        weights = torch.softmax(scores, dim=-1, dtype=wide)  # (N, E)
+        weights = torch.softmax(scores, dim=-1, dtype=wide)  # (N, n_experts)
         weights, chosen = weights.topk(self.k, dim=-1)  # (N, k), (N, k)
         if self.renormalise:
             weights = weights / weights.sum(dim=-1, keepdim=True)  # (N, k)
@@ -262,9 +261,9 @@ class Block(nn.Module):
             x = self._residual(x, "cross_attention", flow, cross_kv)  # (B, T, D)
         return self._residual(x, "feed_forward")  # (B, T, D)
 
-    def _residual(self, x, part, *arguments):
+    def _residual(self, x, name, *arguments):
         """x + part(x), with the norm where the family has it: (B, T, D) -> (B, T, D)."""
-        part, norm, after = (getattr(self, part + end, None) for end in ("", "_norm", "_output_norm"))
+        part, norm = getattr(self, name), getattr(self, f"{name}_norm")
         place = self.config.norm_place
         if place == "post":
             return norm(x + self.dropout(part(x, *arguments)))  # (B, T, D)
@@ -272,7 +271,8 @@ class Block(nn.Module):
             return x + self.dropout(norm(part(x, *arguments)))  # (B, T, D)
         normed = norm(x)  # (B, T, D)
         out = part(normed, *arguments)  # (B, T, D)
-        out = after(out) if place == "sandwich" else out  # (B, T, D)
+        if place == "sandwich":
+            out = getattr(self, f"{name}_output_norm")(out)  # (B, T, D)
         return (normed if self.config.residual_after_norm else x) + self.dropout(out)  # (B, T, D)
 
 

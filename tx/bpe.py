@@ -25,15 +25,17 @@ def train(text, vocab_size):
 
     Fewer where the text has no more pairs to merge.
     """
-    words = [[list(word), n] for word, n in Counter(map(_as_bytes, WORDS.findall(_as_text(text)))).items()]
-    count, where = Counter(), defaultdict(set)
-    for number, (word, n) in enumerate(words):
+    found = Counter(map(_as_bytes, WORDS.findall(_as_text(text))))
+    words, times = [list(word) for word in found], list(found.values())
+    count: Counter[tuple[int, int]] = Counter()
+    where = defaultdict(set)
+    for number, (word, n) in enumerate(zip(words, times, strict=True)):
         for pair in pairwise(word):
             count[pair] += n
             where[pair].add(number)
     queue = [_entry(pair, n) for pair, n in count.items()]
     heapify(queue)
-    merges = []
+    merges: list[tuple[int, int]] = []
     while queue and len(merges) < vocab_size - 256:
         n, _, pair = heappop(queue)
         if -n != count[pair]:  # it has become rarer since
@@ -42,18 +44,18 @@ def train(text, vocab_size):
             continue
         new = 256 + len(merges)
         merges.append(pair)
-        found = set()
+        changed = set()
         for number in where.pop(pair):
-            word, n = words[number]
-            words[number][0] = merged = _merge(word, pair, new)
+            word, n = words[number], times[number]
+            words[number] = merged = _merge(word, pair, new)
             for old in pairwise(word):
                 count[old] -= n
             for now in pairwise(merged):
                 count[now] += n
                 if new in now:
                     where[now].add(number)
-                    found.add(now)
-        for now in found:
+                    changed.add(now)
+        for now in changed:
             heappush(queue, _entry(now, count[now]))
     return merges
 

@@ -8,6 +8,8 @@ have gone by. Three kinds give the same tokens:
     rolling   layers with a window keep the last W - 1 tokens and forget the rest
 """
 
+from typing import Any
+
 import torch
 
 
@@ -15,7 +17,8 @@ class KV:
     """Keys and values of one layer, (B, G, S, d_k) and (B, G, S, d_v)."""
 
     def __init__(self, keep=None, room=None):
-        self.keys = self.values = None
+        self.keys: Any = None  # tensors after the first update
+        self.values: Any = None
         self.keep, self.room, self.length = keep, room, 0
 
     def update(self, k, v):
@@ -65,7 +68,8 @@ class Cache:
             if stop > self.room:
                 raise ValueError(f"the cache has room for {self.room} tokens, {stop} are to go in.")
             return torch.arange(self.room, device=device)  # (S,)
-        low = 0 if self.keep[kind] is None else max(0, self.length - self.keep[kind])
+        keep = self.keep[kind]
+        low = 0 if keep is None else max(0, self.length - keep)
         return torch.arange(low, stop, device=device)  # (S,)
 
     def cut(self, length):

@@ -137,7 +137,8 @@ class SafeTensors:
             advice = "a pickle can run any program; convert it to safetensors"
             found = [f"pickle     {name}: {advice}" for name in pickles]
             raise CheckpointError(f"{folder} cannot be loaded", found or ["missing    *.safetensors"])
-        self.files, problems = {}, []
+        self.files: dict = {}  # name of a weight -> the open file with it
+        problems = []
         for path in files:
             try:
                 file = safe_open(path, "pt")
@@ -198,7 +199,7 @@ def _fill(model, tensors, where, dtype, device):
     head = next((ours[0] for _, ours, _ in entries if ours[0].endswith("head.linear.weight")), None)
     extra = sorted(name for theirs, name in found.items() if theirs not in wanted)
     problems = [f"extra      {name}" for name in extra if not name.endswith(family.ignored)]
-    loaded = {}
+    loaded: dict[str, torch.Tensor] = {}
     for theirs, ours, pair in entries:
         expected = tuple(pair.join([state[name] for name in ours], config.n_heads).shape)
         if theirs not in found:

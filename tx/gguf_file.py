@@ -73,8 +73,8 @@ class Gguf:
         raw = np.frombuffer(self.bytes, np.uint8, stored.n_bytes, stored.start)
         kind = GGMLQuantizationType[stored.kind]
         if stored.kind in ("F32", "F16"):
-            raw = raw.view(np.float32 if stored.kind == "F32" else np.float16).reshape(stored.shape)
-            return torch.from_numpy(raw.astype(np.float32))
+            numbers = raw.view(np.float32 if stored.kind == "F32" else np.float16).reshape(stored.shape)
+            return torch.from_numpy(numbers.astype(np.float32))
         rows = raw.reshape(*stored.shape[:-1], -1)
         return torch.from_numpy(dequantize(rows, kind).reshape(stored.shape))
 
@@ -98,7 +98,7 @@ class Gguf:
         if not isinstance(alignment, int) or not 0 < alignment <= 2**16:
             raise _Damaged(f"general.alignment = {alignment!r}")
         data = -(-self.at // alignment) * alignment
-        self.tensors = {}
+        self.tensors: dict[str, Stored] = {}
         for name, shape, kind, offset, n_bytes in found:
             start = data + offset
             if start + n_bytes > len(self.bytes):

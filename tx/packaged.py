@@ -33,10 +33,12 @@ def locate(source):
     if name in PACKAGED:
         package, inside = PACKAGED[name]
         spec = importlib.util.find_spec(package)
-        if spec is None or not (Path(spec.submodule_search_locations[0]) / inside).exists():
+        places = spec.submodule_search_locations if spec is not None else None
+        path = Path(places[0], inside) if places else None
+        if path is None or not path.exists():
             problem = "missing    its package is not installed: make weights"
             raise CheckpointError(f"{name} cannot be loaded", [problem])
-        return Path(spec.submodule_search_locations[0]) / inside
+        return path
     path = Path(source).expanduser()
     if path.is_dir() or path.suffix == ".gguf" and path.is_file():
         return path

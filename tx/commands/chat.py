@@ -59,6 +59,8 @@ def _next():
 def _turn(conversation, text, args, sampling):
     """One question and its answer, whatever happens in between."""
 
+    started = False
+
     def on_read(done, wanted):
         status(f"reading … {done} of {wanted} tokens")
 
@@ -69,7 +71,6 @@ def _turn(conversation, text, args, sampling):
             started = True
         write(piece)
 
-    started = False
     try:
         conversation.ask(text.strip(), args.max_tokens, on_text=on_text, on_read=on_read, **sampling)
     except KeyboardInterrupt:

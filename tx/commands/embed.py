@@ -59,7 +59,7 @@ def passages(text):
     """[(number of its first line, passage), …]: paragraphs, or lines if no line is empty."""
     lines = text.splitlines()
     whole = any(not line.strip() for line in lines[:-1])
-    found = []
+    found: list[tuple[int, str] | None] = []  # None where a paragraph ends
     for number, line in enumerate(lines, 1):
         if not line.strip():
             found.append(None)

@@ -5,6 +5,8 @@ and every colour here keeps a contrast of at least 3 : 1 on white and on the dar
 Figures are SVG, and the same code gives the same file.
 """
 
+from typing import Any
+
 import matplotlib
 import matplotlib.pyplot as plt
 from cycler import cycler
@@ -21,7 +23,7 @@ _WEIGHTS = LinearSegmentedColormap.from_list(
     "weights", [(0.17, 0.48, 0.75, 0.0), (0.17, 0.48, 0.75, 1.0)]
 )
 
-_STYLE = {
+_STYLE: dict = {
     "figure.figsize": (5.0, 3.0),  # 6.2 in at most: 10 pt stay readable on a phone
     "figure.facecolor": "none",
     "figure.constrained_layout.use": True,
@@ -79,6 +81,6 @@ def _show_svg():
     shell = get_ipython()
     if shell is None:
         return
-    inline = InlineBackend.instance(parent=shell)
+    inline: Any = InlineBackend.instance(parent=shell)
     inline.print_figure_kwargs = {"bbox_inches": "tight", "metadata": {"Date": None}}
     inline.figure_formats = {"svg"}

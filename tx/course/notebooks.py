@@ -88,7 +88,7 @@ def normalise(notebook, outputs=True):
 
 def _joined(outputs):
     """The outputs with neighbouring pieces of one stream as one piece: where a pipe cuts is chance."""
-    joined = []
+    joined: list = []
     for output in outputs:
         last = joined[-1] if joined else None
         if last and output.output_type == last.output_type == "stream" and output.name == last.name:
@@ -172,12 +172,14 @@ def pytest_runtest_teardown(item, nextitem):
     if hasattr(item, "cell_num") and (nextitem is None or nextitem.parent is not item.parent):
         with contextlib.suppress(OSError, AttributeError):
             status = Path(f"/proc/{item.parent.kernel.km.provisioner.pid}/status").read_text()
-            item.user_properties.append(("peak", int(re.search(r"VmHWM:\s*(\d+)", status)[1]) / 2**20))
+            if found := re.search(r"VmHWM:\s*(\d+)", status):
+                item.user_properties.append(("peak", int(found[1]) / 2**20))
 
 
 def pytest_terminal_summary(terminalreporter):
     """Time and memory of each notebook."""
-    seconds, peaks = Counter(), {}
+    seconds: Counter[str] = Counter()
+    peaks: dict[str, float] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
             path = getattr(report, "nodeid", "").split("::")[0]

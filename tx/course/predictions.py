@@ -16,7 +16,7 @@ _REPO = Path(__file__).resolve().parents[2]
 _QUESTIONS = _REPO / "book" / "questions"
 _PROGRESS = _REPO / "exercises" / ".progress.json"
 
-_said = {}  # the last letter of each question in this Python process, "" for none
+_said: dict[str, str] = {}  # the last letter of each question in this Python process, "" for none
 
 
 def commit(question, guess):

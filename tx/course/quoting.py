@@ -14,6 +14,7 @@ import os
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from tx.course import notebooks
 
@@ -33,7 +34,7 @@ def quote(name):
     if not path or not file.is_file():
         raise LookupError(f"{name!r}: expected 'module.name' with a module tx/{module}.py")
     text = file.read_text(encoding="utf-8")
-    node = ast.parse(text)
+    node: Any = ast.parse(text)
     for part in path:
         found = [n for n in getattr(node, "body", []) if part in _names(n)]
         if not found:
@@ -59,14 +60,14 @@ def _names(node):
 
 def _left_out(definition, lines):
     """Numbers of the lines of docstrings and `_check_…` calls in a definition, with blank ones after."""
-    dropped = set()
+    dropped: set[int] = set()
     for node in ast.walk(definition):
         body = getattr(node, "body", [])
         for statement in body if isinstance(body, list) else []:
             value = statement.value if isinstance(statement, ast.Expr) else None
             docstring = statement is body[0] and isinstance(getattr(value, "value", None), str)
-            called = getattr(value, "func", None)
-            called = getattr(called, "id", getattr(called, "attr", ""))
+            function = getattr(value, "func", None)
+            called = getattr(function, "id", getattr(function, "attr", ""))
             if docstring or called.startswith("_check_"):
                 end = statement.end_lineno
                 while end < len(lines) and not lines[end].strip():

@@ -8,6 +8,7 @@ results, and this side compares them.
 import inspect
 import os
 import sys
+from typing import Any
 
 import torch
 
@@ -88,7 +89,8 @@ class Exercise:
         self.mistakes = []  # name, why, function
         self.contracts = []  # name, function
         self._call = lambda impl, *args: impl(*args)
-        self._cases = self.reference_answer = None
+        self._cases: Any = None  # functions, once the decorators have run
+        self.reference_answer: Any = None
         self._known = {}  # seed -> its cases, the right outcomes, and those of the mistakes
 
     def __repr__(self):

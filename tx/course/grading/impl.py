@@ -90,7 +90,7 @@ class InProcess(Session):
 
     def __init__(self, target, out_of_reach=(), seconds=None):
         super().__init__(seconds)
-        module = sys.modules.get(getattr(target, "__module__", None))
+        module = sys.modules.get(getattr(target, "__module__", None) or "")
         namespace = getattr(target, "__globals__", None) or (vars(module) if module else {})
         self._traps = Traps(out_of_reach, namespace)
         self._learner = Learner(target, self._traps, let_through=(TimedOut, KeyboardInterrupt))
@@ -109,7 +109,7 @@ def _handle_of(value):
 def rebuilt(raised):
     """The exception that a reply describes; also an instance of the built-in it descends from."""
     builtin = getattr(builtins, str(raised["builtin"]), Exception)
-    bases = (Raised,)
+    bases: tuple[type, ...] = (Raised,)
     if isinstance(builtin, type) and issubclass(builtin, Exception) and builtin is not Exception:
         bases = (Raised, builtin)
     try:

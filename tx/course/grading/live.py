@@ -21,14 +21,20 @@ def catalogue(folder=None):
     """Every exercise of the course by name, in order, from the grader modules in a folder."""
     found = {}
     for path in sorted((folder or FOLDER).glob("test_*.py")):
-        name = f"tx_graders.{path.stem}@{path.parent}"
-        if name not in sys.modules:
-            spec = importlib.util.spec_from_file_location(name, path)
-            module = sys.modules[name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        for exercise in in_module(sys.modules[name]):
+        for exercise in in_module(module_at(path, f"tx_graders.{path.stem}@{path.parent}")):
             found[exercise.name] = exercise
     return found
+
+
+def module_at(path, name):
+    """The module or package in a file, imported once, under that name."""
+    if name not in sys.modules:
+        places = [str(path.parent)] if path.name == "__init__.py" else None
+        spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)
+        assert spec is not None and spec.loader is not None  # every .py file has them
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
 
 
 def grade(name):

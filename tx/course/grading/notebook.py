@@ -60,7 +60,7 @@ class Notebook:
     def definitions(self, cells=None):
         """The names of the top-level functions and classes in some cells."""
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        names = {}
+        names: dict[str, None] = {}  # in order
         for cell in self.cells if cells is None else cells:
             tree = parsed(cell.source)
             names |= {n.name: None for n in (tree.body if tree else ()) if isinstance(n, kinds)}

@@ -4,7 +4,6 @@
 answers of tests/mutants, and writes the kill matrix, book/graders-proof.md.
 """
 
-import importlib.util
 import re
 import sys
 from functools import cache
@@ -28,7 +27,7 @@ CAUGHT = {
 
 def mutants():
     """The package tests.mutants, wherever Python was started."""
-    return _module("tests.mutants", MUTANTS / "__init__.py")
+    return live.module_at(MUTANTS / "__init__.py", "tests.mutants")
 
 
 @cache
@@ -36,22 +35,11 @@ def answers():
     """All answers of tests/mutants, by exercise."""
     package = mutants()
     for path in sorted(MUTANTS.glob("[0-9]*.py")):
-        _module(f"tests.mutants.{path.stem}", path)
-    found = {}
+        live.module_at(path, f"tests.mutants.{path.stem}")
+    found: dict[str, list] = {}
     for answer in package.ANSWERS:
         found.setdefault(answer.exercise, []).append(answer)
     return found
-
-
-def _module(name, path):
-    if name not in sys.modules:
-        places = [str(path.parent)] if path.name == "__init__.py" else None
-        spec = importlib.util.spec_from_file_location(
-            name, path, submodule_search_locations=places
-        )
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
 
 
 def judge(exercise, answer, sandbox, seed):

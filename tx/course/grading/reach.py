@@ -79,7 +79,7 @@ class Traps:
 
             def __init__(self, *args, **kwargs):
                 spring(name)
-                original.__init__(self, *args, **kwargs)
+                original.__init__(self, *args, **kwargs)  # type: ignore[misc]  # it is a class
 
             return type(original.__name__, (original,), {"__init__": __init__})
 

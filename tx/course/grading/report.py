@@ -196,8 +196,8 @@ def details(report, named=False, offer_help=False):
         names = ", ".join(f'"{name}"' for name in report.holds)
         rows.append(("contract", [f"{names} hold{'s' * (len(report.holds) == 1)}; none breaks"]))
     if report.contract:
-        held = ", ".join(f'"{name}"' for name in report.holds)
-        held = [f"{held} hold{'s' * (len(report.holds) == 1)};"] if held else []
+        names = ", ".join(f'"{name}"' for name in report.holds)
+        held = [f"{names} hold{'s' * (len(report.holds) == 1)};"] if names else []
         rows.append(("contract", [*held, report.contract]))
     if report.cases:  # it ran
         rows.append(("question", [report.question]))

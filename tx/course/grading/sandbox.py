@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from multiprocessing.connection import Client
+from typing import Any
 
 from tx.course.grading import live, wire
 from tx.course.grading.impl import Gone, Session, TimedOut, rebuilt
@@ -35,7 +36,8 @@ class Sandbox:
         self.memory = memory
         self.bad_cells = {}  # notebook -> {cell number: "timeout" or "error"}
         self._folder = tempfile.mkdtemp(prefix="tx-grading-")
-        self._process = self._address = self._key = None
+        self._process: Any = None  # Popen, once it is launched
+        self._address = self._key = None
 
     def launch(self):
         """Start the server without waiting for it."""

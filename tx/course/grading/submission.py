@@ -93,7 +93,7 @@ def students(folder):
         for sub in sorted(folder.iterdir())
         if sub.is_dir() and any(sub.rglob("*.ipynb"))
     ]
-    flat = {}
+    flat: dict[str, list[Path]] = {}
     for file in sorted(folder.glob("*.ipynb")):
         whose = re.sub(r"\d\d_[a-z]+(_(heads|here))?", "", file.stem).strip(" _-.") or file.stem
         flat.setdefault(whose, []).append(file)

@@ -8,6 +8,7 @@ from tx.course.grading import report as words
 
 FEW = 3  # exercises that are shown in full, as they come
 LETTERS = {"passed": "✓", "wrong": "✗", "todo": "·", "error": "E", "timeout": "T", "borrowed": "B"}
+Line = tuple[str, str | None]  # with its colour
 
 
 PLAIN = str.maketrans({
@@ -35,9 +36,10 @@ def own_table(reports, exercises, progress, explain):
         explain: whether mistakes are named at once.
     """
     progress.load()
-    lines, many = [], len(reports) > FEW
-    for chapter, group in groupby(reports, key=lambda r: r.chapter):
-        group = list(group)
+    lines: list[Line] = []
+    many = len(reports) > FEW
+    for chapter, same in groupby(reports, key=lambda r: r.chapter):
+        group = list(same)
         lines += [("", None), (_chapter_line(chapter, group), "bold")]
         left_out = dict.fromkeys(line for report in group for line in report.left_out)
         lines += [(f"  {line}", "yellow") for line in left_out]
@@ -75,7 +77,7 @@ def _ending(states, exercises):
     points, of = sum(e.points for e in passed), sum(exercises[name].points for name in states)
     share = round(20 * points / of) if of else 0
     bar = "█" * share + "░" * (20 - share)
-    lines = [(f"{bar} {len(passed)} of {len(states)} exercises · {points} of {of} points", None)]
+    lines: list[Line] = [(f"{bar} {len(passed)} of {len(states)} exercises · {points} of {of} points", None)]
     left = [exercises[name] for name, state in states.items() if state != "passed"]
     if not left:
         return [*lines, ("all passed", "green")]
@@ -97,7 +99,7 @@ def class_table(people):
     """Students by exercises, and the commonest mistakes: lines with a colour or None."""
     names = list(dict.fromkeys(r.name for reports in people.values() for r in reports))
     wide = max(len(name) for name in [*people, "student"]) + 2
-    lines = [(f"{len(people)} students, {len(names)} exercises", "bold")]
+    lines: list[Line] = [(f"{len(people)} students, {len(names)} exercises", "bold")]
     lines += _mistakes(people)
     lines.append(("", None))
     for i, name in enumerate(names, 1):
@@ -106,7 +108,7 @@ def class_table(people):
     lines += [("", None), (f"{'student':<{wide}}{head}   points", "bold")]
     for person, reports in people.items():
         states = {r.name: r.state for r in reports}
-        cells = "".join(f"{LETTERS.get(states.get(name), ' '):>4}" for name in names)
+        cells = "".join(f"{LETTERS.get(states.get(name, ''), ' '):>4}" for name in names)
         points = f"{sum(r.points for r in reports)}/{sum(r.of for r in reports)}"
         lines.append((f"{person:<{wide}}{cells}   {points}", None))
     passed = [sum(r.name == n and r.state == "passed" for rs in people.values() for r in rs)
@@ -118,7 +120,8 @@ def class_table(people):
 
 def _mistakes(people):
     """The mistakes of a class, the commonest first."""
-    counts, who = Counter(), {}
+    counts: Counter[tuple[str, str]] = Counter()
+    who: dict[tuple[str, str], list[str]] = {}
     for person, reports in people.items():
         for r in reports:
             if r.state not in ("passed", "todo"):
@@ -126,7 +129,7 @@ def _mistakes(people):
                 what = what if r.mistake or r.state != "wrong" else f"no known mistake ({r.stage})"
                 counts[r.name, what] += 1
                 who.setdefault((r.name, what), []).append(person)
-    lines = [("", None), ("the commonest mistakes", "bold")] if counts else []
+    lines: list[Line] = [("", None), ("the commonest mistakes", "bold")] if counts else []
     for (name, what), count in counts.most_common(10):
         persons = who[name, what]
         some = ", ".join(persons[:4]) + (" …" if len(persons) > 4 else "")

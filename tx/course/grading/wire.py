@@ -26,7 +26,7 @@ class TooMuch(ValueError):
 
 def pack(value, as_handle=None):
     """Bytes of `value`. `as_handle(object)` gives JSON for what cannot cross by value."""
-    blobs = []
+    blobs: list[bytes] = []
     tree = _encode(value, blobs, as_handle, 0)
     head = json.dumps([tree, [len(blob) for blob in blobs]]).encode()
     size = 8 + len(head) + sum(map(len, blobs))
