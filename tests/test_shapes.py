@@ -165,7 +165,7 @@ def test_planted_swaps_in_the_comments_of_tx():
     with shapes.watched(recorder):
         assert shapes.run_tests(recorder) == []
     planted, missed = share_found(recorder, "tx/")
-    assert planted > 100 and missed < 0.02
+    assert planted > 400 and missed < 0.06  # what is left: lines whose letters nothing else in the call binds
 
 
 @pytest.mark.slow

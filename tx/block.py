@@ -262,7 +262,7 @@ class Block(nn.Module):
         return self._residual(x, "feed_forward")  # (B, T, D)
 
     def _residual(self, x, name, *arguments):
-        """x + part(x), with the norm where the family has it: (B, T, D) -> (B, T, D)."""
+        """x (B, T, D) plus part(x), with the norm where the family has it -> (B, T, D)."""
         part, norm = getattr(self, name), getattr(self, f"{name}_norm")
         place = self.config.norm_place
         if place == "post":

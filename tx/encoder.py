@@ -62,7 +62,7 @@ class Encoder(nn.Module):
         return self.masked_head(self(tokens, mask, **options))  # (B, T, V)
 
     def pooled(self, tokens, mask=None, **options):
-        """BERT's summary of a text, tanh of a layer over its first token: (B, T) -> (B, D)."""
+        """BERT's summary of a text, tanh of a layer over its first token: tokens (B, T) -> (B, D)."""
         if self.pooler is None:
             raise ValueError("this checkpoint has no pooler: average its hidden states instead.")
         return self.pooler(self(tokens, mask, **options)[:, 0]).tanh()  # (B, D)

@@ -46,7 +46,7 @@ class EncoderDecoder(nn.Module):
         self.head.linear.weight = self.decoder.embedding.weight
 
     def forward(self, source, target, source_mask=None, target_mask=None):
-        """source ids (B, S) or mel (B, n_mels, frames), target ids (B, T) -> logits (B, T, V).
+        """source ids (B, S) or mel (B, n_mels, frames); target: ids (B, T) -> logits (B, T, V).
 
         Masks are (B, S) and (B, T) with True = a real token.
         """

@@ -277,6 +277,7 @@ class Disentangled(Positions):
         return self.norm(self.table.weight), row  # (R, D), (1, 1, T, S)  R = 2 * span
 
     def bias(self, q, k, table, project):
+        """q (B, H, T, d_k), k (B, H, S, d_k) -> (B, H, T, S), or None if there is neither term."""
         rows, row = table
         key_rows, query_rows = project(rows)  # (1, H, R, d_k)  each, or None
         row = row.expand(q.shape[0], q.shape[1], -1, -1)  # (B, H, T, S)
