@@ -95,7 +95,6 @@ def test_the_reference_gets_the_same_weights(name):
     assert not any(x.is_meta for x in (*theirs.parameters(), *theirs.buffers()))
 
 
-@pytest.mark.slow
 def test_decode_of_a_folder(folder, capsys):
     threads = torch.get_num_threads()
     try:
@@ -123,7 +122,6 @@ def test_attention_prints_a_table(capsys):
     assert "T = 16" in out and out.count("SDPA flash by hand") == 1 and bench.AGAIN in out
 
 
-@pytest.mark.slow
 def test_train_measures_models_of_the_same_shape(monkeypatch):
     """Every candidate has as many parameters as ours, up to PyTorch's bias of the head that nobody has."""
     counts = {}

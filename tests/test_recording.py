@@ -8,7 +8,6 @@ from tx.cache import Cache
 from tx.checkpoints import load
 from tx.recording import record
 
-pytestmark = pytest.mark.slow
 TOKENS = torch.tensor([[5, 9, 33, 12, 7], [8, 8, 41, 50, 6]])
 
 

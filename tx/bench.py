@@ -48,7 +48,7 @@ def compare(things, turns, progress=lambda text: None):
     Everything runs once before, unmeasured. turns: at least 1.
     """
     things = dict(things) | {AGAIN: next(iter(things.values()))}
-    times = {name: [] for name in things}
+    times: dict[str, list[float]] = {name: [] for name in things}
     for turn in range(-1, turns):  # turn -1 warms up
         for name in list(things) if turn % 2 else reversed(things):
             progress(f"{name}, turn {max(turn, 0) + 1} of {turns}")
@@ -138,13 +138,13 @@ def bench_decode(source, *, dtype, n_new=128, turns=3, compiled=True, progress=l
     same, exact, first = {}, {}, None
     for name, thing in things.items():
         progress(f"{name}: first run" + (", with the compiler" if "compiled" in name else ""))
-        text = thing()  # (1, T)
-        tokens = text[0, -n_new:]  # (n,)
-        first = tokens if first is None else first  # (n,)
+        text = thing()  # (1, T+n_new)
+        tokens = text[0, -n_new:]  # (n_new,)
+        first = tokens if first is None else first  # (n_new,)
         differ = (tokens != first).nonzero()  # (m, 1)
         same[name] = int(differ[0]) if len(differ) else n_new
         with torch.no_grad():
-            best = float32(text[:, :-1], last=n_new)[0].argmax(-1)  # (n,)
+            best = float32(text[:, :-1], last=n_new)[0].argmax(-1)  # (n_new,)
         exact[name] = (best == tokens).float().mean().item()
     del float32
     layers = [m for m in model.modules() if isinstance(m, nn.Linear)]

@@ -307,7 +307,7 @@ class Stack(nn.Module):
         Args:
             tokens: ids, or vectors that are embedded already (Whisper's encoder).
             mask: (B, S) with True = a real token (S counts the cache's past), or a `tx.Mask`.
-            positions: (B, T); counted from the mask unless given.
+            positions: (B or 1, T); counted from the mask unless given.
             segments: (B, T) token types, zeros unless given.
             cache: what earlier passes left behind.
             memory: what cross-attention reads, (B, N, D).

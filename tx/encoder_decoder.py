@@ -20,7 +20,7 @@ class AudioFront(nn.Module):
     def forward(self, mel):
         """mel (B, n_mels, frames) of any dtype -> (B, S, D), S = frames / 2 rounded up."""
         _check_mel(mel, self.first.in_channels)
-        mel = mel.to(self.first.weight.dtype)  # (B, C, N)  C = n_mels, N frames
+        mel = mel.to(self.first.weight.dtype)  # (B, n_mels, frames)
         return F.gelu(self.second(F.gelu(self.first(mel)))).mT  # (B, S, D)
 
 

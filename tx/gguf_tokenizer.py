@@ -26,7 +26,7 @@ GGUF_ROLES = {
     "bos": "bos", "eos": "eos", "eot": "eot", "unk": "unknown", "pad": "padding", "cls": "cls",
     "sep": "seperator", "mask": "mask",
 }  # fmt: skip
-LISTS = {  # what a kind cannot do without
+LISTS: dict[str, dict[str, type]] = {  # what a kind cannot do without
     "gpt2": {"tokens": str, "merges": str},
     "llama": {"tokens": str, "scores": float},
     "t5": {"tokens": str, "scores": float},
@@ -126,7 +126,8 @@ def _check_gguf(values):
         known = ", ".join(sorted([*CUTS, *SAME]))
         problems.append(f"unknown    tokenizer.ggml.pre = {cut!r}   known: {known}")
     optional = {"token_type": int, "precompiled_charsmap": int}
-    for name, kind in (LISTS[model] | {name: kind for name, kind in optional.items() if name in values}).items():
+    lists = LISTS[model] | {name: kind for name, kind in optional.items() if name in values}
+    for name, kind in lists.items():
         found = values.get(name)
         if not isinstance(found, list) or not found or not all(isinstance(x, kind) for x in found):
             problems.append(f"missing    tokenizer.ggml.{name}   expected a list of {kind.__name__}")

@@ -58,9 +58,9 @@ def record(model):
         raise ValueError(f"{type(model).__name__} has no stack of layers to record: expected a tx model.")
     if any(stack.record is not None for stack in stacks.values()):
         raise ValueError("this model is being recorded already: leave the first `with record(...)` before.")
-    for stack in stacks.values():
-        stack.record = Record()
-    records = {name: stack.record for name, stack in stacks.items()}
+    records = {name: Record() for name in stacks}
+    for name, stack in stacks.items():
+        stack.record = records[name]
     try:
         yield records["stack"] if "stack" in records else Records(**records)
     finally:

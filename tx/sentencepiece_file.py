@@ -35,7 +35,9 @@ def read_sentencepiece(path):
 
 
 def _model(data):
-    texts, scores, kinds, trainer, normalizer = [], [], [], {}, {}
+    texts, scores, kinds = [], [], []
+    trainer: dict = {}
+    normalizer: dict = {}
     for field, value in _fields(data):
         if field == 1:
             piece = dict(_fields(value))

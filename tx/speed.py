@@ -22,7 +22,8 @@ class Linear(nn.Module):
 
     def __init__(self, weight, bias=None):
         super().__init__()
-        self.weight, self.bias = weight, bias  # (N, D), (N,)
+        self.weight = weight  # (N, D)
+        self.bias = bias  # (N,)
 
     def forward(self, x):
         if x.numel() != self.weight.shape[1]:
@@ -39,7 +40,7 @@ class Joined(Linear):
         weight = torch.cat([layer.weight.detach() for layer in layers])  # (N, D)
         bias = None
         if any(layer.bias is not None for layer in layers):
-            none = weight.new_zeros(len(weight)).split([layer.out_features for layer in layers])  # (n,)  each
+            none = weight.new_zeros(len(weight)).split([layer.out_features for layer in layers])  # each (n,)
             bias = nn.Parameter(torch.cat([
                 zeros if layer.bias is None else layer.bias.detach()
                 for layer, zeros in zip(layers, none, strict=True)
@@ -48,7 +49,7 @@ class Joined(Linear):
         self.sizes = [layer.out_features for layer in layers]
 
     def forward(self, x):
-        return super().forward(x).split(self.sizes, dim=-1)  # (..., n)  of each layer
+        return super().forward(x).split(self.sizes, dim=-1)  # of each layer (..., n)
 
 
 def fuse(model):
@@ -88,6 +89,6 @@ def _one_token_compiled(forward):
     compiled = torch.compile(forward)
 
     def choose(x, *rest):
-        return (compiled if x.shape[1] == 1 else forward)(x, *rest)  # (B, T, D)
+        return (compiled if x.shape[1] == 1 else forward)(x, *rest)
 
     return choose

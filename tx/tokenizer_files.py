@@ -148,7 +148,7 @@ def _from_vocabulary(folder, kind, settings):
 def _byte_level(paths, kind, settings):
     vocabulary = _json(paths[0])
     _check_ids(paths[0], vocabulary)
-    merges = {}
+    merges: dict[tuple[str, ...], None] = {}  # in order
     for number, line in enumerate(_lines(paths[1])):
         pair = tuple(line.split(" "))
         if number == 0 and line.startswith("#version") or not line:
@@ -189,7 +189,7 @@ def _sentence_pieces(paths, kind, settings):
     if problems:
         _refuse(folder, *problems)
     lowercase = _flag(folder, settings, "do_lower_case", kind is ALBERT)
-    first = [normalizers.Lowercase()] if lowercase else []
+    first: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     if kind is ALBERT:
         quotes = [normalizers.Replace(mark, '"') for mark in ("``", "''")]
         keep = _flag(folder, settings, "keep_accents", False)
@@ -207,8 +207,8 @@ def _sentence_pieces(paths, kind, settings):
 def _add_tokens(backend, folder, kind, settings):
     """Special tokens, and what a model got later on, at the ids that the files say."""
     roles = [settings.get(f"{role}_token", kind.names.get(role)) for role in ROLES]
-    special = [*roles, *(settings.get("additional_special_tokens") or [])]
-    special = {_name(given): given for given in reversed(special) if _name(given)}
+    named = [*roles, *(settings.get("additional_special_tokens") or [])]
+    special = {_name(given): given for given in reversed(named) if _name(given)}
     later = settings.get("added_tokens_decoder") or {
         number: {"content": name, "special": name in special, "normalized": False}
         for name, number in _json(folder / "added_tokens.json").items()

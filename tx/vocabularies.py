@@ -127,7 +127,8 @@ def sentence_pieces(pieces, first=(), once=False):
     whole = [text for text, kind in zip(pieces.texts, pieces.kinds, strict=True) if kind == USER_DEFINED]
     unknown = pieces.kinds.index(UNKNOWN) if UNKNOWN in pieces.kinds else None
     if pieces.unigram:
-        model = models.Unigram(list(zip(pieces.texts, pieces.scores, strict=True)), unknown, pieces.by_bytes)
+        scored = list(zip(pieces.texts, pieces.scores, strict=True))
+        model: models.Model = models.Unigram(scored, unknown, pieces.by_bytes)
     else:
         name = None if unknown is None else pieces.texts[unknown]
         model = models.BPE(
@@ -141,7 +142,9 @@ def sentence_pieces(pieces, first=(), once=False):
     if pieces.prefix and not once:
         steps.append(normalizers.Prepend("▁"))
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
-    cuts = [pre_tokenizers.Metaspace(prepend_scheme="first", split=False)] if pieces.prefix and once else []
+    cuts: list[pre_tokenizers.PreTokenizer] = []
+    if pieces.prefix and once:
+        cuts.append(pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
     if whole:  # these are never merged or cut; the longest one counts
         pattern = "|".join(re.escape(text) for text in sorted(whole, key=len, reverse=True))
         cuts.append(pre_tokenizers.Split(Regex(pattern), "isolated"))

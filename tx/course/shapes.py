@@ -48,12 +48,13 @@ from tx.course import notebooks
 ROOT = notebooks.ROOT
 LETTERS = {"B", "T", "S", "H", "G", "D", "E", "V", "L", "W", "N", "d_k", "d_v", "d_ff", "d_half"}
 # Comments in tx.conversation, tx.commands and tx.course.mine are reached by tests under another name, which
-# start whole models: of those, a few that reach every comment.
-ELSEWHERE = [f"test_commands.py::test_{name}" for name in (
+# start whole models: of those, a few that reach every comment. Recording is a branch in tx.block.
+ELSEWHERE = ["test_recording.py"] + [f"test_commands.py::test_{name}" for name in (
     "a_long_question_is_read_piece_by_piece", "beams_are_those_of_the_library",
     "embed_gives_a_pipe_one_line_of_json_a_text", "attend_with_padding_and_queries_that_see_nothing",
     "attend_without_a_mask_reads_every_key",
 )]  # fmt: skip
+COMPILED = "test_speed.py::test_blocks_are_compiled_once_for_one_token"  # the compiler stops at our checks
 EQUAL = re.compile(r"#\s*([A-Za-z_]\w*) = ([A-Za-z_]\w*): \S")
 
 
@@ -673,7 +674,8 @@ def run_tests(recorder):
         importlib.import_module(".".join(module.relative_to(ROOT).with_suffix("").parts))
     files = [str(ROOT / "tests" / f"test_{m.stem}.py") for m in modules]
     files = [f for f in files if Path(f).exists()] + [str(ROOT / "tests" / test) for test in ELSEWHERE]
-    options = ["-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
+    options = ["-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", "-m", "not slow and not browser",
+               f"--deselect=tests/{COMPILED}"]
     with contextlib.redirect_stdout(io.StringIO()) as out:
         code = pytest.main([*options, *files])
     return [] if code == 0 else ["the tests of tx fail: " + out.getvalue()[-2000:]]
