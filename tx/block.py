@@ -121,7 +121,7 @@ class Attention(nn.Module):
             q, k, v, mask, bias=bias, scale=self.scale, softcap=c.softcap,
             sinks=self.sinks if c.sinks else None, dropout=c.attention_dropout if self.training else 0.0,
             **({} if flow.record is None else {"return_weights": True}),
-        )  # (B, H, T, d_k)
+        )  # and the weights beside it, where they are recorded
         if flow.record is not None:
             out, weights = out  # (B, H, T, d_k), (B, H, T, S)
             (flow.record.cross_attention if self.cross else flow.record.attention).append(weights)
