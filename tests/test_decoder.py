@@ -1,13 +1,12 @@
-"""Decoders: logits of the next token, the head's switches, the loss."""
-
-import math
+"""Decoders: logits of the next token, the head's switches."""
 
 import pytest
 import torch
 from test_block import V, close, config, made, vectors
 
-from tx.decoder import Decoder, loss
+from tx.decoder import Decoder
 from tx.masks import everything
+from tx.training import loss
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 
@@ -61,15 +60,6 @@ def test_the_number_of_threads_is_no_part_of_the_result():
         close(model(TOKENS), one)
     finally:
         torch.set_num_threads(before)
-
-
-def test_the_loss_is_the_next_tokens_nats():
-    close(loss(torch.zeros(2, 5, V), TOKENS), torch.tensor(math.log(V)))
-    logits = vectors(2, 5, V)
-    nats = [-logits[b, t].log_softmax(-1)[TOKENS[b, t + 1]] for b in range(2) for t in range(4)]
-    close(loss(logits, TOKENS), torch.stack(nats).mean())
-    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    close(loss(logits, TOKENS, real), torch.stack(nats[:6]).mean())
 
 
 def test_a_tiny_decoder_learns_a_text_by_heart():

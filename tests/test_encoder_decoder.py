@@ -5,7 +5,7 @@ import torch
 from test_block import V, close, config, made, vectors
 
 from tx.cache import Cache
-from tx.encoder_decoder import AudioFront, EncoderDecoder, shift_right
+from tx.encoder_decoder import AudioFront, EncoderDecoder
 
 SOURCE = torch.tensor([[3, 1, 4, 1, 5, 9, 2], [6, 5, 3, 5, 8, 9, 7]])
 TARGET = torch.tensor([[2, 7, 1, 8, 2], [0, 1, 4, 1, 5]])
@@ -86,11 +86,6 @@ def test_the_audio_front_is_two_convolutions():
         x = torch.einsum("bcsk,dck->bds", wide, conv.weight.double()) + conv.bias.double()[:, None]
         x = torch.nn.functional.gelu(x)
     close(front(mel).double(), x.mT)
-
-
-def test_targets_shifted_right():
-    targets = torch.tensor([[5, 6, 2, -100], [7, 2, -100, -100], [8, 9, 3, 2]])
-    assert shift_right(targets, 1, 0).tolist() == [[1, 5, 6, 2], [1, 7, 2, 0], [1, 8, 9, 3]]
 
 
 def test_tied_weights_are_one():

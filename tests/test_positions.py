@@ -76,7 +76,6 @@ def test_rope_layouts_give_the_same_scores():
     close(half(wq) @ half(wk).mT, neighbours(wq) @ neighbours(wk).mT, 2e-4)
     rows = torch.arange(16.0)[:, None]
     close(positions.deinterleave(rows, 2)[:8, 0], [0, 2, 4, 6, 1, 3, 5, 7], 0)
-    close(positions.interleave(positions.deinterleave(wq, 2), 2), wq, 0)
 
 
 def frequencies(length=1, width=16, base=10000.0, **scaling):

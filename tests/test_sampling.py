@@ -19,7 +19,6 @@ from tx.sampling import (
     keep_top_p,
     penalise,
     sample,
-    surprise,
 )
 
 hf.logging.set_verbosity_error()
@@ -413,38 +412,6 @@ def test_texts_go_on_however_many_likely_ones_end():
     assert found.tolist() == [[0, 1]]
 
 
-# ── how unexpected a text is ─────────────────────────────────────────────────────────────────────
-
-
-class Bytes:
-    def encode(self, text):
-        return [byte % V for byte in text.encode()]
-
-    def decode(self, ids):
-        return "".join(map(chr, ids))
-
-
-def test_surprise_is_the_mean_of_every_token_with_the_context_it_had(models):
-    theirs, ours = models("llama")
-    text = "abcdefghij klmnopqrst uvwxyz!"
-    ids = torch.tensor([Bytes().encode(text)])
-    whole = surprise(ours, Bytes(), text)
-    expected = theirs(ids, labels=ids).loss.item()
-    assert whole.nats_per_token == pytest.approx(expected, abs=1e-5)
-    assert whole.perplexity == pytest.approx(math.exp(expected), rel=1e-5)
-    assert whole.bits_per_byte == pytest.approx(expected / math.log(2), rel=1e-5), "a token is a byte here"
-    assert (whole.n_tokens, whole.n_bytes) == (28, 28)
-    for context, stride in ((8, 3), (8, 7), (5, 1), (28, 14), (29, 1)):
-        total, low = 0.0, 0
-        for at in range(1, 29):  # every token by itself
-            stop = context if at < context else context + -(-(at + 1 - context) // stride) * stride
-            low = max(0, min(stop, 29) - context)
-            total -= ours(ids[:, low:at])[0, -1].log_softmax(-1)[ids[0, at]].item()
-        found = surprise(ours, Bytes(), text, context=context, stride=stride)
-        assert found.nats == pytest.approx(total, abs=1e-3), (context, stride)
-        assert found.n_tokens == 28
-
-
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -495,7 +462,3 @@ def test_texts_that_do_not_fit_are_refused_before_any_work(models):
         generate(bart, prompt(), 3)
     with pytest.raises(ValueError, match="this model is an encoder"):
         generate(type("E", (), {"config": Config(V, 32, 2, 4, 64, 32, causal=False)})(), prompt(), 3)
-    with pytest.raises(ValueError, match="a text of 1 tokens"):
-        surprise(llama, Bytes(), "a")
-    with pytest.raises(ValueError, match="stride = 8 with context = 8"):
-        surprise(llama, Bytes(), "abc", context=8, stride=8)

@@ -19,12 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .cache import Cache
 from .checkpoints import build, load, named_as_in_files
-from .decoder import loss
 from .masks import causal
 from .sampling import generate
 from .scaled_dot_product import attention
 from .speed import compile_blocks, fuse
 from .tokenization import load_tokenizer
+from .training import loss
 
 AGAIN = "again (A/A)"
 PROMPT = "The history of the bicycle begins with a wooden machine that had no pedals."

@@ -1,7 +1,6 @@
 """Decoder-only models: GPT and everything after it (chapter 7)."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from .block import Stack
@@ -61,14 +60,3 @@ class Decoder(nn.Module):
         x = self.stack(tokens, mask, positions=positions, cache=cache)  # (B, T, D)
         x = x if last is None else x[:, -last:]  # (B, N, D)
         return self.head(x)  # (B, N, V)
-
-
-def loss(logits, tokens, mask=None):
-    """Cross-entropy of the next token in nats: logits (B, T, V), tokens (B, T) -> ().
-
-    mask (B, T), True = a real token; padding is neither asked nor counted.
-    """
-    targets = tokens[:, 1:]  # (B, T-1)
-    if mask is not None:
-        targets = targets.masked_fill(~mask[:, 1:], -100)  # (B, T-1)  -100 is what F ignores
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten())  # ()

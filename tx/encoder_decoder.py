@@ -73,12 +73,3 @@ class EncoderDecoder(nn.Module):
 def _check_mel(mel, n_mels):
     if mel.dim() != 3 or mel.shape[1] != n_mels or mel.shape[2] == 0:
         raise ValueError(f"mel {tuple(mel.shape)}: expected (B, {n_mels}, frames).")
-
-
-def shift_right(targets, start, pad):
-    """What the decoder reads when it should write `targets` (B, T): start, then all but the last.
-
-    -100, the mark of places that the loss ignores, becomes `pad`.
-    """
-    first = torch.full_like(targets[:, :1], start)  # (B, 1)
-    return torch.cat([first, targets[:, :-1].masked_fill(targets[:, :-1] == -100, pad)], dim=1)  # (B, T)

@@ -89,7 +89,7 @@ class Rotary(Positions):
 
     The score of a query and a key then depends on how far apart they stand, not on where. Feature i
     is paired with feature i + width/2 ("half" layout, the one of checkpoint files); the paper pairs
-    neighbours, see `interleave` and `deinterleave`.
+    neighbours, see `deinterleave`.
     """
 
     def __init__(self, rope):
@@ -117,13 +117,9 @@ def rotate(x, cos, sin):
     return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned  # (B, H, T, d_k)
 
 
-def interleave(w, n_heads):
-    """Rows of a query or key weight from the half layout to the neighbours' layout: (H·d_k, D)."""
-    return w.reshape(n_heads, 2, -1, *w.shape[1:]).transpose(1, 2).reshape(w.shape)
-
-
 def deinterleave(w, n_heads):
-    """The way back, which files of the GGUF format need: (H·d_k, D) -> (H·d_k, D)."""
+    """Rows of a query or key weight from the neighbours' layout, which GGUF files have, to the half layout:
+    (H·d_k, D) -> (H·d_k, D)."""
     return w.reshape(n_heads, -1, 2, *w.shape[1:]).transpose(1, 2).reshape(w.shape)
 
 
@@ -208,11 +204,8 @@ def alibi_slopes(n_heads):
     For other H: those of the power below, then every second one of the power above.
     """
     power = 2 ** math.floor(math.log2(n_heads))
-    base = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
-    if power == n_heads:
-        return torch.tensor(base, dtype=torch.float64)  # (H,)
-    finer = [2.0 ** (-8 * (i + 1) / (2 * power)) for i in range(2 * power)]
-    return torch.tensor((base + finer[::2])[:n_heads], dtype=torch.float64)  # (H,)
+    steps = [*range(2, 2 * power + 1, 2), *range(1, 2 * power, 2)]  # of half the usual size
+    return torch.tensor([2.0 ** (-4 * s / power) for s in steps[:n_heads]], dtype=torch.float64)  # (H,)
 
 
 class T5Bias(Positions):

@@ -5,11 +5,9 @@
     keep_top_k, keep_top_p, keep_min_p      before the choice: which tokens may be drawn at all
     sample              the choice: the likeliest token, or one drawn at a temperature
     beam_search         several texts at once, the most likely one as a whole is kept
-    surprise            the other way round: how unexpected a given text is
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -248,60 +246,6 @@ def _first_tokens(start, source):
     return start.expand(len(source), -1)  # (B, P)
 
 
-# ── the other way round ──────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Surprise:
-    """How unexpected a text is to a model: its negative log-probability, and what it is spread over."""
-
-    nats: float
-    n_tokens: int
-    n_bytes: int
-
-    @property
-    def nats_per_token(self):
-        return self.nats / self.n_tokens
-
-    @property
-    def perplexity(self):
-        """As unsure as between so many equally likely tokens."""
-        return math.exp(self.nats_per_token)
-
-    @property
-    def bits_per_byte(self):
-        """The size of the text if the model compressed it; the same scale for every vocabulary."""
-        return self.nats / math.log(2) / self.n_bytes
-
-
-@torch.no_grad()
-def surprise(model, tokenizer, text, *, context=None, stride=None):
-    """How unexpected `text` is to a model: a `Surprise`.
-
-    A text longer than `context` tokens (1,024 unless given, or what the model was made for) is read
-    in windows that move on by `stride` (half of it), so that every token but the first of the text is
-    asked once, with at least context - stride tokens before it. The bytes of the first token, which
-    nothing predicts, do not count.
-
-    Raises:
-        ValueError: a text of fewer than two tokens; a stride that leaves gaps.
-    """
-    ids = tokenizer.encode(text)
-    context = min(1024, model.config.max_positions) if context is None else context
-    stride = context // 2 if stride is None else stride
-    _check_windows(len(ids), context, stride)
-    tokens = torch.tensor([ids], device=next(model.parameters()).device)  # (1, T)
-    nats, counted = 0.0, 1
-    while counted < len(ids):
-        stop = min(len(ids), max(context, counted + stride))
-        targets = tokens[0, counted:stop]  # (n,)
-        logits = model(tokens[:, max(0, stop - context) : stop], last=len(targets) + 1)  # (1, m, V)
-        nats += F.cross_entropy(logits[0, :-1].double(), targets, reduction="sum").item()
-        counted = stop
-    n_bytes = len(text.encode()) - len(tokenizer.decode(ids[:1]).encode())
-    return Surprise(nats, len(ids) - 1, n_bytes)
-
-
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -373,10 +317,3 @@ def _check_room(config, cache, tokens, mask, n_new):
             f"the model has {config.max_positions} learned positions: {past + tokens.shape[1] - padding} "
             f"tokens and {n_new} to come need {stop - padding}. Shorten the prompt or max_new_tokens."
         )
-
-
-def _check_windows(n_tokens, context, stride):
-    if n_tokens < 2:
-        raise ValueError(f"a text of {n_tokens} tokens: there must be one to predict, and one before it.")
-    if not 1 <= stride < context:
-        raise ValueError(f"stride = {stride} with context = {context}: expected 1 … context - 1.")
