@@ -466,6 +466,12 @@ def test_chapter_order_is_import_order(path):
     assert late == excused, "an import of a later chapter, or an exception that is none any more"
 
 
+def test_the_reference_is_imported_by_the_benchmarks_alone():
+    found = [p.name for p in sorted((ROOT / "tx").rglob("*.py")) if re.search(r"^\s*(import|from) transformers\b",
+             p.read_text(encoding="utf-8"), re.M)]  # fmt: skip
+    assert found == ["bench.py"]
+
+
 @pytest.mark.parametrize("path", BOOK, ids=name)
 def test_a_page_imports_what_was_built(path):
     number = next(c["number"] for c in CHAPTERS if c["page"] == path.stem)

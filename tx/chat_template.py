@@ -1,4 +1,4 @@
-"""Chat templates: programs from model files, rendered with bounded work and output (chapter 7).
+"""Chat templates: programs from model files, rendered with bounded work and output (chapter 10).
 
 A checkpoint says in a Jinja template how a conversation becomes one text. A template is a program from a
 stranger, so it runs in Jinja's immutable sandbox, which keeps it from Python, and here its work is counted,

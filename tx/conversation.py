@@ -1,4 +1,4 @@
-"""A chat of several turns whose cache is kept (chapter 12's use of chapter 7).
+"""A chat of several turns whose cache is kept (chapter 12).
 
 The cache holds what the model has read. At every turn the whole conversation is written anew as one text
 of ids; what agrees with the ids in the cache is not read again. So a turn reads its own tokens only, and

@@ -1,4 +1,4 @@
-"""Counting parameters and cache bytes of published models, on the meta device, in no memory (chapter 6)."""
+"""Counting parameters and cache bytes of published models, on the meta device, in no memory (chapter 10)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Texts as vectors: mean pooling, unit length, and search by cosine (chapter 8).
+"""Texts as vectors: mean pooling, unit length, and search by cosine (chapter 10).
 
 Source: Reimers and Gurevych 2019, Sentence-BERT (arXiv:1908.10084): the mean of the hidden states of all
 real tokens, here of unit length, so that a dot product is a cosine.

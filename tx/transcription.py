@@ -1,4 +1,4 @@
-"""From a recording to its text: Whisper, window by window (chapter 9).
+"""From a recording to its text: Whisper, window by window (chapter 10).
 
 Source: Radford et al. 2022 (arXiv:2212.04356). The model hears 30 s at a time. A longer recording is cut
 where it is quietest, so that no word is cut, and the texts of the windows are put side by side.

@@ -1,7 +1,7 @@
 """Families: what a `config.json` means, and what its weights are called (chapter 10).
 
 One entry a family: a function from the file to `Config`, the names of the weights, the model that is
-built. No family name occurs anywhere else in `tx`.
+built. No model code knows a family's name.
 """
 
 from collections.abc import Callable
