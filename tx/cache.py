@@ -21,7 +21,7 @@ class KV:
     def update(self, k, v):
         """Add k (B, G, T, d_k) and v (B, G, T, d_v) of new tokens; returns all keys and values to attend to."""
         if self.keys is not None and self.keys.dtype != k.dtype:
-            raise ValueError(f"the cache holds {self.keys.dtype}, the model computes in {k.dtype}: start a new one")
+            raise ValueError(f"the cache holds {self.keys.dtype}, the model computes in {k.dtype}.")
         start, self.length = self.length, self.length + k.shape[2]
         if self.room is not None:
             return self._write(k, v, start)
