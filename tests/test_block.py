@@ -8,7 +8,7 @@ import torch
 from tx.block import Attention, Block, Experts, FeedForward, Flow, RMSNorm, Stack
 from tx.config import Config, Rope
 from tx.course import contracts
-from tx.masks import causal, padding
+from tx.masks import causal, padding, prefix
 from tx.positions import build
 
 V, D, H, D_K, B, T = 11, 12, 4, 3, 2, 5
@@ -295,6 +295,16 @@ def test_windowed_layers_forget():
 
 
 @torch.no_grad()
+def test_a_mask_object_takes_the_place_of_the_causal_one_in_windowed_layers_too():
+    stack = made(Stack, config(window=3, n_layers=1, positions="none"))
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9]])
+    before = stack(tokens, causal() | prefix(4))
+    tokens[0, 2] = 7  # seen within the window, from both sides
+    changed = (stack(tokens, causal() | prefix(4)) - before).abs().amax(-1) > 1e-6
+    assert changed[0].tolist() == [True] * 5 + [False]
+
+
+@torch.no_grad()
 def test_what_is_added_before_the_first_block():
     c = config(d_embedding=6, n_segments=2, embedding_norm=True, embedding_scale=2.0, share_layers=True,
                first_attention_norm=False, final_norm=False)  # fmt: skip
@@ -345,9 +355,11 @@ def test_bad_input_is_named(tokens, mask, words):
     ({"segments": torch.full((2, 3), 2)}, "segments 2 … 2: expected 0 … 1"),
     ({"memory": torch.zeros(1, 4, D)}, rf"memory \(1, 4, {D}\): expected \(B, S, D\) with B = 2, D = {D}"),
     ({"memory": torch.zeros(2, 4, D + 1)}, "memory"),
+    ({"memory": None}, "memory is None: these layers read one"),
 ])  # fmt: skip
 def test_what_comes_with_the_tokens_must_fit(options, words):
     stack, tokens = made(Stack, config(n_segments=2), cross=True), torch.tensor([[3, 1, 4], [1, 5, 9]])
+    options = {"memory": torch.zeros(2, 4, D)} | options
     with pytest.raises(ValueError, match=words):
         stack(tokens, **options)
 

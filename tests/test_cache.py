@@ -7,6 +7,8 @@ from test_block import close, config, made, vectors
 from tx.cache import KV, Cache
 from tx.config import Rope
 from tx.decoder import Decoder
+from tx.encoder_decoder import EncoderDecoder
+from tx.masks import causal, documents, everything, padding, prefix
 
 T = 11
 CUTS = {"one pass": [11], "token by token": [1] * 11, "a long prompt": [7, 1, 1, 1, 1], "chunks": [3, 5, 3],
@@ -109,3 +111,89 @@ def test_bytes_are_counted():
     model, tokens = made(Decoder, config(n_kv_heads=2)), torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
     _, cache = passes(model, tokens, [4])
     assert cache.bytes() == 2 * 2 * 2 * 2 * 4 * 3 * 4  # layers, k and v, texts, heads, tokens, d_k, bytes
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_what_an_interrupted_pass_left_behind_is_forgotten(kind, n):
+    """Some layers have seen the new tokens then, others have not."""
+    model, tokens = made(Decoder, config(window=4, layer_types=("window", "full"))), torch.arange(7)[None]
+    _, cache = passes(model, tokens, [5], **KINDS[kind])
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    hook = model.stack.blocks[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model(tokens[:, 5 : 5 + n], cache=cache)
+    hook.remove()
+    if kind == "rolling":
+        with pytest.raises(ValueError, match="a rolling cache has forgotten what stood before"):
+            model(tokens[:, 5:], cache=cache)
+    else:
+        close(model(tokens[:, 5:], cache=cache), model(tokens)[:, 5:])
+
+
+@torch.no_grad()
+def test_a_cache_that_starts_again_reads_the_memory_again():
+    model = made(EncoderDecoder, config(encoder=config(causal=False)))
+    tokens, cache = torch.tensor([[3, 1, 4]]), Cache(model.config)
+    for source in (torch.tensor([[5, 9, 2]]), torch.tensor([[6, 5, 3, 5]])):
+        cache.cut(0)
+        memory = model.encode(source)
+        close(model.decode(tokens, memory, cache=cache), model.decode(tokens, memory))
+
+
+@pytest.mark.parametrize(("other", "words"), [
+    (dict(n_kv_heads=1), "the cache was made for another model, of n_kv_heads = 2; this one has 1"),
+    (dict(window=5), "of window = 4; this one has 5"),
+    (dict(n_layers=3), "of layer_types"),
+])  # fmt: skip
+def test_a_cache_belongs_to_its_model(other, words):
+    switches = dict(n_kv_heads=2, window=4)
+    cache = Cache(config(**switches))
+    with pytest.raises(ValueError, match=words):
+        made(Decoder, config(**switches | other))(torch.tensor([[3]]), cache=cache)
+
+
+@pytest.mark.parametrize("room", [None, 8])
+def test_a_cache_belongs_to_its_dtype(room):
+    model, tokens = made(Decoder, config()), torch.tensor([[3, 1]])
+    cache = Cache(model.config, room=room)
+    model(tokens, cache=cache)
+    with pytest.raises(ValueError, match="the cache holds torch.float32, the model computes in torch.float64"):
+        model.double()(tokens, cache=cache)
+
+
+def test_what_a_cache_cannot_be():
+    for room in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=f"room = {room}: expected a number of tokens"):
+            Cache(config(), room=room)
+    with pytest.raises(ValueError, match="room = 5 and rolling"):
+        Cache(config(window=4), room=5, rolling=True)
+    for length in (-1, 3):
+        with pytest.raises(ValueError, match=rf"cut\({length}\): the cache holds 0 tokens"):
+            Cache(config()).cut(length)
+
+
+IDS = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]])
+REAL = torch.arange(T) >= torch.tensor([[0], [2]])  # padding on the left
+OBJECTS = {
+    "both sides": everything(), "packed": causal() & documents(IDS), "packed, both sides": documents(IDS),
+    "prefix": causal() | prefix(3), "padded": causal() & padding(REAL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OBJECTS)
+@torch.no_grad()
+def test_mask_objects_and_every_cache(name, kind):
+    """Nobody sees the empty slots of a static cache, whatever the mask."""
+    model, mask = made(Decoder, config(window=4, layer_types=("window", "full"))), OBJECTS[name]
+    tokens = torch.randint(11, (2, T), generator=torch.Generator().manual_seed(0))
+    cuts = [T] if "both" in name else [5, 1, 5]
+    cache = Cache(model.config, **KINDS[kind])
+    got = torch.cat([model(part, mask, cache=cache) for part in tokens.split(cuts, dim=1)], dim=1)  # (B, T, V)
+    seen = REAL if name == "padded" else torch.ones(2, T, dtype=torch.bool)
+    close(got[seen], model(tokens, mask)[seen])

@@ -55,7 +55,7 @@ WEIGHTS = {
     "shape": (add(f"{LAYER}.k_proj.weight", torch.zeros(32, 32)),
               [f"shape      {LAYER}.k_proj.weight   expected (16, 32), found (32, 32)"]),
     "dtype": (add(f"{LAYER}.q_proj.bias", torch.zeros(32, dtype=torch.int64)),
-              [f"dtype      {LAYER}.q_proj.bias   expected floating point, found torch.int64"]),
+              [f"dtype      {LAYER}.q_proj.bias   expected floating point of 16 bits or more, found torch.int64"]),
     "NaN": (add(f"{LAYER}.q_proj.bias", torch.full((32,), torch.nan)), [f"NaN        {LAYER}.q_proj.bias"]),
     "two at once": (lambda w: (w.pop("model.norm.weight"), add("odd", torch.zeros(1))(w)),
                     ["missing    model.norm.weight", "extra      odd", "(2 problems)"]),

@@ -34,6 +34,9 @@ def test_the_head_is_its_formula():
 def test_last_gives_the_last_logits():
     model = made(Decoder, config())
     close(model(TOKENS, last=2), model(TOKENS)[:, -2:])
+    for last in (0, -2, 1.5):
+        with pytest.raises(ValueError, match=f"last = {last}: expected a number of tokens, at least 1"):
+            model(TOKENS, last=last)
 
 
 def test_tied_weights_are_one():

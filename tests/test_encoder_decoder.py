@@ -42,6 +42,10 @@ def test_cross_attention_takes_the_mask_of_the_source():
     target_real = torch.arange(5) < torch.tensor([[5], [3]])
     close(both(SOURCE, TARGET, REAL, target_real)[target_real], got[target_real])
     close(both(SOURCE, TARGET, torch.ones_like(REAL)), both(SOURCE, TARGET))
+    memory = both.encode(SOURCE)
+    for mask in (torch.ones(2, 9) > 0, REAL.long(), REAL[:, :2]):
+        with pytest.raises(ValueError, match=r"source_mask \(2, \d\) of .*: expected booleans"):
+            both.decode(TARGET, memory, mask)
 
 
 @pytest.mark.parametrize("cuts", [[5], [1] * 5, [2, 3]])

@@ -199,6 +199,10 @@ BAD = {
     r"expected a tensor \(B, S\)": lambda: padding(torch.ones(3, dtype=torch.bool)),
     "made for 2 rows, the batch has 3": lambda: grid(padding(torch.ones(2, 4).bool()), 4, 4, B=3),
     "made for 4 keys, there are 6": lambda: grid(causal() | padding(torch.ones(1, 4).bool()), 4, 6),
+    "padding: made for 1 keys, there are 6": lambda: grid(padding(torch.ones(1, 1).bool()), 4, 6),
+    "documents: made for 4 keys, there are 5": lambda: grid(
+        documents(torch.zeros(4).long()).at(torch.arange(5), torch.arange(5)), 5, 5),
+    "queries at positions 2 … 3; its rows are 4 … 5": lambda: grid(as_mask(torch.ones(2, 6).bool()), 2, 4),
     "does not cover": lambda: grid(causal() & torch.ones(2, 3).bool(), 3, 3),
     "is no mask": lambda: as_mask(3),
     "expected booleans": lambda: as_mask(torch.ones(3, 3)),

@@ -85,6 +85,8 @@ def test_afterwards_a_model_is_as_before():
 def test_what_cannot_be_recorded():
     with pytest.raises(ValueError, match="Linear has no stack"), record(torch.nn.Linear(2, 2)):
         pass
+    with pytest.raises(ValueError, match="str has no stack"), record("gpt2"):
+        pass
     model = load(oracle.checkpoint("gpt2")[1])
     with record(model), pytest.raises(ValueError, match="recorded already"), record(model):
         pass

@@ -1,5 +1,6 @@
 """Generation: the same tokens as the reference, with every cache, and every refusal."""
 
+import copy
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from tx.cache import Cache
 from tx.checkpoints import load
 from tx.config import Config, Rope
 from tx.decoder import Decoder
-from tx.masks import causal, prefix
+from tx.masks import as_mask, causal, padding, prefix
 from tx.sampling import (
     beam_search,
     generate,
@@ -412,6 +413,33 @@ def test_texts_go_on_however_many_likely_ones_end():
     assert found.tolist() == [[0, 1]]
 
 
+def test_logits_that_are_nan_are_not_taken_for_a_text(models):
+    broken = copy.deepcopy(models("llama")[1])
+    broken.head.linear.weight.data[3, 5] = math.nan
+    for options in ({}, {"beams": 2}, {"temperature": 1.0}):
+        with pytest.raises(ValueError, match="logits are NaN after 7 tokens"):
+            generate(broken, prompt(), 3, **options)
+
+
+def test_the_smallest_temperature_takes_the_likeliest():
+    logits = torch.tensor([[80.0, 80.5, -90.0], [0.0, -1.0, -2.0]])
+    assert sample(logits, temperature=1e-45).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_mask_objects_of_each_row_go_along_with_beams(models, cache):
+    """As a table (B, S) does, whose rows move with the texts."""
+    ours = models("mistral")[1]
+    real = torch.ones(2, 17, dtype=torch.bool)
+    real[1, :3] = False
+    expected = generate(ours, prompt(), 10, mask=real[:, :7], beams=3, eos=5, cache=cache)
+    first = torch.tensor([0, 3])
+    bare = lambda b, h, q_pos, k_pos: (k_pos <= q_pos) & (k_pos >= first[b])
+    for mask in (causal() & padding(real), as_mask(bare)):
+        got = generate(ours, prompt(), 10, mask=mask, beams=3, eos=5, cache=cache)
+        assert torch.equal(got, expected), mask
+
+
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -428,6 +456,12 @@ def test_texts_go_on_however_many_likely_ones_end():
         (dict(beams=0), "beams = 0"),
         (dict(beams=2, temperature=1.0), "beam search does not draw"),
         (dict(beams=2, on_token=print), "beams = 2 with on_token"),
+        (dict(top_k=2.5), "top_k = 2.5: expected a whole number"),
+        (dict(temperature="1"), "temperature = '1': expected a number"),
+        (dict(eos="</s>"), "eos = '</s>': expected an id"),
+        (dict(eos=None), "eos = None: expected an id"),
+        (dict(pad=-1), "pad = -1: expected an id, 0 … "),
+        (dict(cache="static"), "cache = 'static': expected True, False or a tx.Cache"),
         (dict(start=3), "start is for encoder–decoders"),
         (dict(mask=torch.tensor([[1, 1, 1, 1, 1, 1, 0]]).bool()), "row 0 of mask ends in padding"),
         (dict(mask=torch.ones(1, 8).bool()), r"mask \(1, 8\) of torch.bool: expected booleans \(1, 7\)"),
@@ -460,5 +494,8 @@ def test_texts_that_do_not_fit_are_refused_before_any_work(models):
     assert generate(llama, prompt(), 4, cache=Cache(llama.config, room=10)).shape == (2, 11)
     with pytest.raises(ValueError, match="encoder–decoder needs start"):
         generate(bart, prompt(), 3)
+    for start in (0.5, "a", [[1], [2], [3]], [[[1]]]):
+        with pytest.raises(ValueError, match="expected an id, a row of ids, or a row for each"):
+            generate(bart, prompt(), 3, start=start)
     with pytest.raises(ValueError, match="this model is an encoder"):
         generate(type("E", (), {"config": Config(V, 32, 2, 4, 64, 32, causal=False)})(), prompt(), 3)

@@ -149,6 +149,25 @@ def test_blocks_are_compiled_once_for_one_token(name, monkeypatch):
 
 
 @torch.no_grad()
+def test_a_copy_of_a_compiled_model_has_weights_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    model = compile_blocks(make("qwen2"))
+    twin = copy.deepcopy(model)
+    for parameter in twin.stack.blocks.parameters():
+        parameter.zero_()
+    plain = make("qwen2")
+    plain.stack.blocks = torch.nn.ModuleList()
+    tokens = torch.tensor([[3]])
+    expected = plain.head(plain.stack.norm(plain.stack.embedding(tokens)))  # what blocks of zeros leave
+    assert torch.equal(twin(tokens), expected) and not torch.equal(model(tokens), expected)
+
+
+def test_what_cannot_be_compiled():
+    with pytest.raises(ValueError, match="Linear has no blocks to compile"):
+        compile_blocks(torch.nn.Linear(2, 2))
+
+
+@torch.no_grad()
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("c++"), reason="needs a C++ compiler")
 def test_compiled_blocks_give_the_same_tokens():

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 
 RATE, WINDOW, HOP, CHUNK = 16000, 400, 160, 30  # Hz, samples, samples, seconds
+RATES = range(100, 400_001)  # Hz of a recording; beyond, the filter of `resample` would take gigabytes
+PIECE = 2**24  # bytes read at a time: an hour at once would take gigabytes
 
 
 def read_wav(path):
@@ -24,10 +26,13 @@ def read_wav(path):
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            if width not in (1, 2, 3, 4) or not rate:
-                raise ValueError(f"{path} has samples of {8 * width} bits at {rate} Hz: {advice}")
+            if width not in (1, 2, 3, 4) or rate not in RATES:
+                raise ValueError(
+                    f"{path} has samples of {8 * width} bits at {rate} Hz, expected up to 32 bits at {RATES[0]} … "
+                    f"{RATES[-1]} Hz: {advice}"
+                )
             pieces = []
-            while raw := file.readframes(60 * rate):  # a minute at a time: an hour would take gigabytes
+            while raw := file.readframes(max(1, PIECE // (width * channels))):
                 pieces.append(_to_mono(raw, width, channels))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error

@@ -286,7 +286,7 @@ class Stack(nn.Module):
     def __init__(self, config, embedding=None, cross=False):
         super().__init__()
         c = config
-        self.config = c
+        self.config, self.cross = c, cross
         if embedding is None and not c.n_mels:  # who hears has nothing to look up
             embedding = nn.Embedding(c.vocab_size, c.d_embedding)
         self.embedding = embedding
@@ -315,12 +315,14 @@ class Stack(nn.Module):
         """
         _check_tokens(tokens, self.config)
         B, T = tokens.shape[:2]
+        if cache is not None:
+            cache.begin()
         past = cache.length if cache is not None else 0
         real = mask if isinstance(mask, torch.Tensor) else None
         _check_real(real, B, past + T)
         _check_numbers("positions", positions, {(B, T), (1, T)})
         _check_segments(segments, (B, T), self.config.n_segments)
-        _check_kept(cache, memory, B, self.config.d_model)
+        _check_kept(cache, memory, B, self.config, self.cross)
         if positions is None:
             positions = self._positions_of(tokens, real, past)  # (B or 1, T)
         x = self._embed(tokens, positions, segments)  # (B, T, D)
@@ -380,11 +382,9 @@ class Stack(nn.Module):
         if kind == "window":
             who = who & window(c.window)
         if isinstance(mask, torch.Tensor):
-            if not bool(mask.all()):
-                empty = int(k_slots[-1]) + 1 - mask.shape[1]  # slots that a static cache has not filled
-                who = who & padding(F.pad(mask, (0, empty)))
-        elif mask is not None:
-            who = who & mask if kind == "window" else as_mask(mask)  # a mask object says all
+            who = who if bool(mask.all()) else who & padding(mask)
+        elif mask is not None:  # a mask object takes the place of the causal one; a window stays
+            who = window(c.window) & mask if kind == "window" else as_mask(mask)
         contiguous = bool(k_slots[-1] == q_slots[-1])
         if contiguous and k_slots[0] == 0:
             structure = who.structure(*shape[2:])
@@ -434,8 +434,15 @@ def _check_segments(segments, shape, n_segments):
         )
 
 
-def _check_kept(cache, memory, B, width):
-    """What comes from earlier passes belongs to the same texts."""
+def _check_kept(cache, memory, B, config, cross):
+    """What comes from earlier passes belongs to the same model and the same texts."""
+    width = config.d_model
+    if cross and memory is None:
+        raise ValueError(f"memory is None: these layers read one, expected (B, S, D) with B = {B}, D = {width}.")
+    for name in ("layer_types", "window", "n_kv_heads", "d_head") if cache is not None else ():
+        other, own = getattr(cache.config, name), getattr(config, name)
+        if other != own:
+            raise ValueError(f"the cache was made for another model, of {name} = {other}; this one has {own}.")
     kept = [kv.keys for kv in cache.layers if kv.keys is not None] if cache is not None else []
     if kept and len(kept[0]) != B:
         raise ValueError(f"the cache holds {len(kept[0])} texts, tokens have {B}: start a new one, or `select`.")

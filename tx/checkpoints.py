@@ -12,10 +12,14 @@ from pathlib import Path
 import torch
 
 from .families import FAMILIES, CheckpointError, Reader
+from .families.reading import shown
 from .families.weights import expand
 from .packaged import locate
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+MOST_JSON = 2**26  # bytes; the index of the largest models has a few million
+MOST_EXPERTS = 40_000  # layers times experts: each is an object, even without memory for its weights
 
 
 def load(source, *, dtype=torch.float32, device="cpu"):
@@ -64,19 +68,23 @@ def open_tensors(path):
 def build(values, where="this config"):
     """The model that a `config.json` (as a dictionary) describes, on the meta device: no memory."""
     kind = values.get("model_type")
-    if kind not in FAMILIES:
-        problem = f"unknown    model_type = {kind!r}   known: {', '.join(sorted(FAMILIES))}"
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        problem = f"unknown    model_type = {shown(kind)}   known: {', '.join(sorted(FAMILIES))}"
         raise CheckpointError(f"{where} cannot be loaded", [problem])
     family, reader = FAMILIES[kind], Reader(values)
     try:
         config = family.config(reader)
-    except (ValueError, TypeError, AttributeError, ZeroDivisionError, OverflowError) as error:
+        if config.n_layers * config.n_experts > MOST_EXPERTS:
+            reader.problem("config", "layers times experts", config.n_layers * config.n_experts,
+                           f"expected at most {MOST_EXPERTS}")  # fmt: skip
+        if not reader.problems:
+            with torch.device("meta"):
+                model = family.model(config)
+    except (ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         problems = [*reader.problems, f"config     {error}"]
         raise CheckpointError(f"{where} cannot be loaded as {kind!r}", problems) from error
     if reader.problems:
         raise CheckpointError(f"{where} cannot be loaded as {kind!r}", reader.problems)
-    with torch.device("meta"):
-        model = family.model(config)
     model.source_config = dict(values)
     return model
 
@@ -84,18 +92,22 @@ def build(values, where="this config"):
 def save(model, folder):
     """Write `config.json` and `model.safetensors`, which the reference loads too.
 
+    Other files of the folder stay as they are.
+
     Raises:
-        ValueError: the model was not made from a `config.json` (`load` or `build`), or has parameters
-            that its family has no name for, as after `tx.fuse`.
+        ValueError: the model was not made from a `config.json` (`load` or `build`), has no values, or has
+            parameters that its family has no name for, as after `tx.fuse`; the folder is a file, or holds
+            weights of other names, which would be loaded with these.
     """
     from safetensors.torch import save_file
 
     values = getattr(model, "source_config", None)
     if values is None:
         raise ValueError("this model has no config.json: make it with tx.load or tx.checkpoints.build.")
+    folder = Path(folder)
+    _check_place(folder)
     tensors = named_as_in_files(model)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps({**values, "dtype": dtype}, indent=2) + "\n"
@@ -103,18 +115,24 @@ def save(model, folder):
 
 
 def named_as_in_files(model):
-    """The weights of a model under its family's names, {name: tensor}; a tied head stands there once.
+    """The weights of a model under its family's names, {name: tensor}.
+
+    Where the `config.json` ties the head to the embedding, their matrix stands there once.
 
     Raises:
-        ValueError: parameters that the family has no name for, as after `tx.fuse`.
+        ValueError: parameters that the family has no name for, as after `tx.fuse`, or that have no values.
     """
     values, state = model.source_config, model.state_dict()
+    if any(tensor.is_meta for tensor in state.values()):
+        raise ValueError("this model has no values, as after tx.checkpoints.build: give it some with to_empty.")
     tensors, written = {}, set()
     for theirs, ours, pair in expand(FAMILIES[values["model_type"]].names(values), state, model.config):
-        if any(state[name].data_ptr() in written for name in ours):
+        again = any(state[name].data_ptr() in written for name in ours)
+        if again and model.config.tied:
             continue
         written |= {state[name].data_ptr() for name in ours}
-        tensors[theirs] = pair.join([state[name] for name in ours], model.config.n_heads).contiguous()
+        tensor = pair.join([state[name] for name in ours], model.config.n_heads).contiguous()
+        tensors[theirs] = tensor.clone() if again else tensor
     left = [name for name, tensor in state.items() if tensor.data_ptr() not in written]
     if left:
         raise ValueError(
@@ -132,6 +150,9 @@ class SafeTensors:
 
         self.config = _read_config(folder)
         files = sorted(folder.glob("*.safetensors"))
+        odd = [f"damaged    {path.name}: no file, or a link to nothing" for path in files if not path.is_file()]
+        if odd:
+            raise CheckpointError(f"{folder} cannot be loaded", odd)
         if not files:
             pickles = [p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES]
             advice = "a pickle can run any program; convert it to safetensors"
@@ -157,11 +178,11 @@ class SafeTensors:
         if not index.is_file():
             return []
         try:
-            wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            wanted = set(read_json(index)["weight_map"].values())
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            return [f"damaged    {index.name}: {error!r}"]
+            return [f"damaged    {index.name}: {error}"]
         present = {path.name for path in files}
-        return [f"missing    {name}   the index names it" for name in sorted(wanted - present)]
+        return [f"missing    {name[:80]}   the index names it" for name in sorted(map(str, wanted - present))]
 
     def shape(self, name):
         return tuple(self.files[name].get_slice(name).get_shape())
@@ -170,24 +191,63 @@ class SafeTensors:
         return self.files[name].get_tensor(name)
 
 
+def read_json(path):
+    """The dictionary in a JSON file.
+
+    Raises:
+        ValueError: no JSON, no dictionary, nested without end, too large, or not to be read.
+    """
+    try:
+        if path.stat().st_size > MOST_JSON:
+            raise ValueError(f"{path.stat().st_size} bytes, expected {MOST_JSON} at most")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"expected a dictionary, found a {type(values).__name__}")
+    return values
+
+
+def read_settings(path):
+    """The dictionary in a JSON file that need not be there, empty then.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    try:
+        return read_json(path) if path.is_file() else {}
+    except ValueError as error:
+        raise CheckpointError(f"{path.parent} cannot be loaded", [f"damaged    {path.name}: {error}"]) from error
+
+
+def _check_place(folder):
+    """Refuse what cannot become a folder with this model's weights alone."""
+    parts = [folder, *folder.parents]
+    if any(part.exists() and not part.is_dir() for part in parts):
+        raise ValueError(f"{folder}: there is a file where a folder was expected.")
+    others = [path.name for path in sorted(folder.glob("*.safetensors*")) if path.name != "model.safetensors"]
+    if others:
+        raise ValueError(
+            f"{folder} holds other weights, which would be loaded with these: {', '.join(others[:5])}"
+            f"{' …' if len(others) > 5 else ''}. Save into another folder, or take them away."
+        )
+
+
 def _read_config(folder):
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} is no checkpoint", ["missing    config.json"])
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        problem = f"config     config.json is no JSON: {error}"
-        raise CheckpointError(f"{folder} cannot be loaded", [problem]) from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{folder} cannot be loaded", ["config     config.json holds no dictionary"])
-    return values
+        return read_json(path)
+    except ValueError as error:
+        raise CheckpointError(f"{folder} cannot be loaded", [f"config     config.json: {error}"]) from error
 
 
 def _check_dtype(dtype):
-    known = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-    if dtype not in known:
-        raise ValueError(f"dtype = {dtype!r}: expected one of {', '.join(map(str, known))}.")
+    if dtype not in FLOATS:
+        raise ValueError(f"dtype = {dtype!r}: expected one of {', '.join(map(str, FLOATS))}.")
 
 
 def _fill(model, tensors, where, dtype, device):
@@ -199,6 +259,8 @@ def _fill(model, tensors, where, dtype, device):
     head = next((ours[0] for _, ours, _ in entries if ours[0].endswith("head.linear.weight")), None)
     extra = sorted(name for theirs, name in found.items() if theirs not in wanted)
     problems = [f"extra      {name}" for name in extra if not name.endswith(family.ignored)]
+    same = sorted(set(tensors.names) - set(found.values()))
+    problems += [f"twice      {name}   also without, or with, a prefix of {family.prefixes}" for name in same]
     loaded: dict[str, torch.Tensor] = {}
     for theirs, ours, pair in entries:
         expected = tuple(pair.join([state[name] for name in ours], config.n_heads).shape)
@@ -212,10 +274,13 @@ def _fill(model, tensors, where, dtype, device):
         if problems:
             continue  # the rest is listed too, and nothing more is read
         tensor = tensors.get(found[theirs])
-        if not tensor.is_floating_point():
-            problems.append(f"dtype      {found[theirs]}   expected floating point, found {tensor.dtype}")
+        if tensor.dtype not in FLOATS:
+            problems.append(f"dtype      {found[theirs]}   expected floating point of 16 bits or more, "
+                            f"found {tensor.dtype}")  # fmt: skip
         elif not bool(tensor.isfinite().all()):
             problems.append(f"NaN        {found[theirs]}   has entries that are not finite")
+        elif _overflows(tensor, dtype):
+            problems.append(f"overflow   {found[theirs]}   has entries too large for {dtype}")
         parts = pair.split(tensor, [state[name].shape[0] for name in ours], config.n_heads)
         loaded |= {name: part.to(device, dtype).contiguous() for name, part in zip(ours, parts, strict=True)}
     if problems:
@@ -225,6 +290,11 @@ def _fill(model, tensors, where, dtype, device):
     model.load_state_dict(loaded, strict=False, assign=True)
     if tied:
         model.tie()
+
+
+def _overflows(tensor, dtype):
+    most = torch.finfo(dtype).max
+    return torch.finfo(tensor.dtype).max > most and bool((tensor.abs() > most).any())
 
 
 def _match(model, tensors):

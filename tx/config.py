@@ -4,7 +4,8 @@ A model is built from a `Config` and from nothing else; a family (chapter 10) is
 `config.json` to a `Config`. The groups below are taught one by one. Defaults are those of GPT-2.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class Rope:
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
     magnitude: float | None = None  # of cos and sin; None = what the scaling's paper says
+
+    def __post_init__(self):
+        _check_rope(self)
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ class Config:
     ffn_dropout: float = 0.0
 
     def __post_init__(self):
+        _check_sizes(self)
         fill = object.__setattr__
         fill(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
         if not self.d_head and self.d_model % self.n_heads:
@@ -135,13 +140,87 @@ class Config:
             )
         if len(self.layer_types) != self.n_layers:
             raise ValueError(f"{len(self.layer_types)} layer_types for n_layers = {self.n_layers}.")
+        if set(self.layer_types) - {"full", "window"}:
+            raise ValueError(f"layer_types = {self.layer_types}: known are 'full' and 'window'.")
+        if "window" in self.layer_types and self.window is None:
+            raise ValueError("window = None: layer_types has layers with a window, how wide is it?")
         for name, known in _KNOWN.items():
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} = {value!r}: known are {', '.join(map(repr, known))}.")
 
 
+_SIZES = {
+    **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "max_positions"), 1),
+    **dict.fromkeys(("n_kv_heads", "d_head", "d_embedding", "position_offset", "buckets", "bucket_distance",
+                     "n_experts", "experts_per_token", "n_segments", "n_mels"), 0),
+}  # fmt: skip
+_ABOVE_ZERO = ("scale", "clip_qkv", "softcap", "embedding_scale", "head_scale", "logit_softcap")
+_SHARES = ("dropout", "attention_dropout", "ffn_dropout")
+
+
+def _is_number(x):
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+
+
+def _check_sizes(config):
+    """Whole numbers, positive numbers, shares and switches are what they should be."""
+    for name, least in {**_SIZES, "window": 1}.items():
+        value = getattr(config, name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (whole and value >= least or name == "window" and value is None):
+            raise ValueError(f"{name} = {value!r}: expected a whole number, at least {least}.")
+    for name in _ABOVE_ZERO:
+        value = getattr(config, name)
+        if value is not None and not (_is_number(value) and 1e-9 <= value <= 1e9):
+            raise ValueError(f"{name} = {value!r}: expected a number above 0, 1e-9 … 1e9, or None.")
+    if not (_is_number(config.norm_eps) and 0 <= config.norm_eps <= 1):
+        raise ValueError(f"norm_eps = {config.norm_eps!r}: expected a number, 0 … 1.")
+    for name in _SHARES:
+        if not (_is_number(getattr(config, name)) and 0 <= getattr(config, name) < 1):
+            raise ValueError(f"{name} = {getattr(config, name)!r}: expected a probability, 0 <= {name} < 1.")
+    for field in fields(config):
+        if isinstance(field.default, bool) and not isinstance(getattr(config, field.name), bool):
+            raise ValueError(f"{field.name} = {getattr(config, field.name)!r}: expected True or False.")
+    if config.positions == "rope" and config.rope is None:
+        raise ValueError("rope = None: positions = 'rope' needs a Rope.")
+    d_head = config.d_head or config.d_model // config.n_heads
+    for name in ("rope", "rope_window"):
+        rope = getattr(config, name)
+        if rope is not None and rope.width > d_head:
+            raise ValueError(f"{name}: width = {rope.width} features are to turn, a head has d_head = {d_head}.")
+
+
+def _check_rope(rope):
+    """What would make a frequency infinite, NaN or missing is refused."""
+    limits = {"base": 1e15, "factor": 1e6, "beta_fast": 1e6, "beta_slow": 1e6}
+    for name, most in limits.items():
+        value = getattr(rope, name)
+        if not (_is_number(value) and 0 < value <= most):
+            raise ValueError(f"rope: {name} = {value!r}, expected a number above 0, at most {most:g}.")
+    if not isinstance(rope.width, int) or rope.width < 2 or rope.width % 2:
+        raise ValueError(f"rope: width = {rope.width!r}, expected an even number of features to turn, at least 2.")
+    least = {"dynamic": 1, "yarn": 1, "llama3": 1, "longrope": 2}.get(rope.scaling, 0)
+    if not isinstance(rope.original, int) or rope.original < least:
+        raise ValueError(f"rope: original = {rope.original!r}, expected the length of training, at least {least}.")
+    if rope.magnitude is not None and not (_is_number(rope.magnitude) and rope.magnitude > 0):
+        raise ValueError(f"rope: magnitude = {rope.magnitude!r}, expected a number above 0, or None.")
+    if rope.scaling == "llama3" and not 0 < rope.low_freq_factor < rope.high_freq_factor:
+        raise ValueError(
+            f"rope: low_freq_factor = {rope.low_freq_factor!r} and high_freq_factor = {rope.high_freq_factor!r}, "
+            "expected two numbers above 0, the low one below the high one."
+        )
+    if rope.scaling == "yarn" and rope.base == 1 or rope.scaling == "dynamic" and rope.width == 2:
+        raise ValueError(f"rope: base = {rope.base}, width = {rope.width}: {rope.scaling!r} divides by zero.")
+    for name in ("short_factor", "long_factor") if rope.scaling == "longrope" else ():
+        factors = getattr(rope, name)
+        if len(factors) != rope.width // 2 or not all(_is_number(x) and x > 0 for x in factors):
+            raise ValueError(f"rope: {name} = {factors}, expected {rope.width // 2} numbers above 0.")
+
+
 _KNOWN = {
+    "activation": ("gelu", "gelu_tanh", "relu", "silu"),
+    "masked_activation": ("", "gelu", "gelu_tanh", "relu", "silu"),
     "norm": ("layer", "rms", "rms_plus_one"),
     "norm_place": ("pre", "post", "sandwich", "output"),
     "positions": ("learned", "sinusoidal", "rope", "alibi", "t5", "deberta", "none"),

@@ -55,8 +55,15 @@ class Decoder(nn.Module):
 
         Raises:
             ValueError: ids outside the vocabulary, a text longer than learned positions or a static
-                cache, a mask that does not fit.
+                cache, a mask that does not fit, a cache of another model.
         """
+        check_last(last)
         x = self.stack(tokens, mask, positions=positions, cache=cache)  # (B, T, D)
         x = x if last is None else x[:, -last:]  # (B, N, D)
         return self.head(x)  # (B, N, V)
+
+
+def check_last(last):
+    """Refuse what a slice would take for something else: the last 0 would be all."""
+    if last is not None and (not isinstance(last, int) or last < 1):
+        raise ValueError(f"last = {last!r}: expected a number of tokens, at least 1, or None for all of them.")

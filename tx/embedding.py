@@ -4,12 +4,10 @@ Source: Reimers and Gurevych 2019, Sentence-BERT (arXiv:1908.10084): the mean of
 real tokens, here of unit length, so that a dot product is a cosine.
 """
 
-import json
-
 import torch
 import torch.nn.functional as F
 
-from .checkpoints import load
+from .checkpoints import load, read_settings
 from .encoder import Encoder
 from .packaged import locate
 from .tokenization import batch, load_tokenizer
@@ -42,8 +40,7 @@ class Embedder:
         if not isinstance(self.model, Encoder):
             raise ValueError(f"{source} is no encoder: texts become vectors with a BERT or its kind.")
         self.tokenizer = load_tokenizer(source)
-        longest = _settings(folder / "sentence_bert_config.json").get("max_seq_length")
-        self.longest = min(longest or self.model.config.max_positions, self.model.config.max_positions)
+        self.longest = _longest(folder, self.model.config.max_positions)
 
     def encode(self, text):
         """The ids of a text; of one that is too long the beginning, and the last special token."""
@@ -59,8 +56,7 @@ class Embedder:
         Texts of similar length are read together, `batch_size` at a time, so that little padding is read.
         on_batch is called as `on_batch(texts done, texts)`.
         """
-        if isinstance(texts, str) or not texts:
-            raise ValueError(f"texts = {texts!r}: expected a list with at least one text.")
+        _check_texts(texts, batch_size)
         rows = [self.encode(text) for text in texts]
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         found = []
@@ -79,19 +75,34 @@ def search(query, passages, k=5):
 
     query (D,), passages (N, D), of unit length.
     """
+    if k < 1:
+        raise ValueError(f"k = {k}: expected 1 or more.")
     cosines = passages @ query  # (N,)
     best = cosines.topk(min(k, len(passages)))
     return list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
 
 
-def _settings(path):
-    """The dictionary in a JSON file, empty where there is none."""
-    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return values if isinstance(values, dict) else {}
+def _longest(folder, most):
+    settings = read_settings(folder / "sentence_bert_config.json")
+    longest = settings.get("max_seq_length") or most
+    if not isinstance(longest, int) or longest < 3:
+        raise ValueError(f"{folder}: sentence_bert_config.json, max_seq_length = {longest!r}, expected 3 or more.")
+    if settings.get("do_lower_case"):
+        raise ValueError(f"{folder}: do_lower_case in sentence_bert_config.json is not supported.")
+    return min(longest, most)
+
+
+def _check_texts(texts, batch_size):
+    if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"texts = {texts!r:.80}: expected a list with at least one text.")
+    if batch_size < 1:
+        raise ValueError(f"batch_size = {batch_size}: expected 1 or more.")
 
 
 def _check_pooling(folder):
-    given = _settings(folder / "1_Pooling" / "config.json")
+    given = read_settings(folder / "1_Pooling" / "config.json")
     modes = [name for name, on in given.items() if name.startswith("pooling_mode") and on is True]
-    if modes and modes != ["pooling_mode_mean_tokens"]:
-        raise ValueError(f"{folder} asks for {', '.join(modes)}: only the mean over tokens is supported.")
+    modes = [given["pooling_mode"]] if "pooling_mode" in given else modes  # the new spelling
+    if modes and modes not in (["pooling_mode_mean_tokens"], ["mean"]):
+        asked = ", ".join(map(str, modes))
+        raise ValueError(f"{folder} asks for {asked}: only the mean over tokens is supported.")

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .block import Stack
-from .decoder import Head
+from .decoder import Head, check_last
 from .masks import padding
 
 
@@ -63,11 +63,21 @@ class EncoderDecoder(nn.Module):
 
         The cross-attention sees what is real in the *source*.
         """
+        check_last(last)
         if isinstance(source_mask, torch.Tensor):
+            _check_source_mask(source_mask, memory)
             source_mask = None if bool(source_mask.all()) else padding(source_mask)
         x = self.decoder(target, target_mask, cache=cache, memory=memory, memory_mask=source_mask)
         x = x if last is None else x[:, -last:]  # (B, N, D)
         return self.head(x)  # (B, N, V)
+
+
+def _check_source_mask(mask, memory):
+    if mask.dtype != torch.bool or mask.shape != memory.shape[:2]:
+        raise ValueError(
+            f"source_mask {tuple(mask.shape)} of {mask.dtype}: expected booleans (B, S) = "
+            f"{tuple(memory.shape[:2])}, True = a real token of the source."
+        )
 
 
 def _check_mel(mel, n_mels):

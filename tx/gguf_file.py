@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from .families.reading import CheckpointError
+from .families.reading import CheckpointError, shown
 from .positions import deinterleave
 
 SCALARS = {
@@ -175,10 +175,11 @@ class GgufTensors:
         for ours, theirs in SETTINGS.items():
             if theirs in self.file.metadata:
                 self.config[ours] = self.file.metadata[theirs]
-        needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        missing = [f"missing    {SETTINGS[key]}" for key in needed if key not in self.config]
-        if missing:
-            raise CheckpointError(f"{path} cannot be loaded", missing)
+        needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "rms_norm_eps")
+        problems = [f"missing    {SETTINGS[key]}" for key in needed if key not in self.config]
+        problems += _switches(self.file.metadata)
+        if problems:
+            raise CheckpointError(f"{path} cannot be loaded", problems)
         self.config.setdefault("vocab_size", len(self.file.metadata.get("tokenizer.ggml.tokens", [])))
         self.config["max_position_embeddings"] = self.config.get("max_position_embeddings", 2048)
         self.names = {_hugging_face_name(name): name for name in self.file.tensors}
@@ -213,6 +214,23 @@ WORDS = {
     "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }  # fmt: skip
+
+
+def _switches(metadata):
+    """A line for every setting that asks for more than a plain llama does."""
+    heads, width = metadata.get("llama.attention.head_count"), metadata.get("llama.embedding_length")
+    whole = isinstance(heads, int) and isinstance(width, int) and heads > 0
+    d_head = metadata.get("llama.attention.key_length", width // heads if whole else None)
+    only = {
+        "rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scale_linear": 1.0,
+        "rope.dimension_count": d_head, "attention.value_length": d_head, "expert_count": 0,
+        "attention.sliding_window": 0, "attention.scale": 0.0, "embedding_scale": 1.0, "residual_scale": 1.0,
+        "logit_scale": 1.0, "attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0,
+    }  # fmt: skip
+    for name, allowed in only.items():
+        found = metadata.get(f"llama.{name}", allowed)
+        if found != allowed:
+            yield f"switch     llama.{name} = {shown(found)}   only {allowed!r} is supported"
 
 
 def _hugging_face_name(name):

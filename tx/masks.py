@@ -76,6 +76,15 @@ class Mask:
         """
         return replace(self, q_pos=q_pos, k_pos=k_pos)
 
+    def select(self, rows):
+        """The same mask for a batch made of these rows of it, in this order. rows (B',) integers."""
+
+        def keep(b, h, q_pos, k_pos):
+            return self.keep(rows[b], h, q_pos, k_pos)
+
+        at = (x if x is None or x.dim() == 1 else _rows(x, rows) for x in (self.q_pos, self.k_pos))
+        return Mask(keep, self.label, _select_parts(self.parts, rows), *at)
+
     def positions(self, T, S, device=None):
         """Absolute positions of T queries and S keys: (…, T), (…, S)."""
         if self.q_pos is not None:
@@ -94,7 +103,7 @@ class Mask:
         """
         B, H, T, S = shape
         q_pos, k_pos = self.positions(T, S, device)  # (T,) or (B, T), (S,) or (B, S)
-        _check_tables(self, shape)
+        _check_tables(self, shape, q_pos, k_pos)
         b = torch.arange(B, device=q_pos.device).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
         h = torch.arange(H, device=q_pos.device).view(1, -1, 1, 1)  # (1, H, 1, 1)
         q_pos = torch.atleast_2d(q_pos)[:, None, :, None]  # (B or 1, 1, T, 1)
@@ -251,6 +260,19 @@ def _row(table, b):
     return b if table.shape[0] > 1 else b * 0
 
 
+def _rows(table, rows):
+    """Rows of a table that has one row for all or one each."""
+    return table[rows] if len(table) > 1 else table
+
+
+def _select_parts(parts, rows):
+    return tuple(
+        (kind, tuple(_select_parts(side, rows) for side in value)) if kind == "either"
+        else (kind, _rows(value, rows) if isinstance(value, torch.Tensor) else value)
+        for kind, value in parts
+    )  # fmt: skip
+
+
 def _in_and(mask):
     return f"({mask.label})" if " | " in mask.label else mask.label
 
@@ -282,15 +304,25 @@ def _tables(parts):
             yield kind, value
 
 
-def _check_tables(mask, shape):
-    B, H, T, S = shape
+def _check_tables(mask, shape, q_pos, k_pos):
+    B, H = shape[:2]
     for kind, table in _tables(mask.parts):
         if table.shape[0] not in (1, B):
             raise ValueError(f"{kind}: made for {table.shape[0]} rows, the batch has {B}.")
-        if mask.q_pos is None and 1 < table.shape[-1] < S:
-            raise ValueError(f"{kind}: made for {table.shape[-1]} keys, there are {S}.")
-        if kind == "table" and (table.shape[1] not in (1, H) or 1 < table.shape[2] < T):
-            raise ValueError(f"table {tuple(table.shape)}: does not cover (B, H, T, S) = {tuple(shape)}.")
+        if kind == "prefix":
+            continue
+        n_keys = 1 + max(int(k_pos.max()), int(q_pos.max()) if kind == "documents" else 0)
+        if table.shape[-1] < n_keys and not (kind == "table" and table.shape[-1] == 1):
+            raise ValueError(f"{kind}: made for {table.shape[-1]} keys, there are {n_keys}.")
+        if kind != "table":
+            continue
+        n_rows, first = table.shape[2], table.shape[3] - table.shape[2]
+        outside = n_rows > 1 and not first <= int(q_pos.min()) <= int(q_pos.max()) < first + n_rows
+        if table.shape[1] not in (1, H) or outside:
+            raise ValueError(
+                f"table {tuple(table.shape)}: does not cover (B, H, T, S) = {tuple(shape)} with queries at "
+                f"positions {int(q_pos.min())} … {int(q_pos.max())}; its rows are {first} … {first + n_rows - 1}."
+            )
 
 
 def _check_positions(mask, T, S):

@@ -27,6 +27,8 @@ def locate(source):
     Raises:
         CheckpointError: there is nothing of that name; the message says what could be meant.
     """
+    if not isinstance(source, (str, Path)) or not str(source):
+        raise CheckpointError(f"{source!r} cannot be loaded", ["source     expected a name or a path"])
     name = str(source)
     if name.startswith("hub:"):
         return _from_hub(name.removeprefix("hub:"))
@@ -40,8 +42,11 @@ def locate(source):
             raise CheckpointError(f"{name} cannot be loaded", [problem])
         return path
     path = Path(source).expanduser()
-    if path.is_dir() or path.suffix == ".gguf" and path.is_file():
-        return path
+    try:
+        if path.is_file() if path.suffix == ".gguf" else path.is_dir():
+            return path
+    except OSError as error:
+        raise CheckpointError(f"{name} cannot be loaded", [f"source     {error.strerror}"]) from error
     known = ", ".join(PACKAGED)
     what = "is a file of another kind" if path.exists() else "does not exist"
     problem = f"source     it {what}; known: a folder, a .gguf file, hub:owner/name, {known}"

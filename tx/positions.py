@@ -70,6 +70,8 @@ class Sinusoidal(Positions):
 
     def __init__(self, d_model, base=10000.0):
         super().__init__()
+        if d_model % 2:
+            raise ValueError(f"d_model = {d_model}: sines and cosines need an even number of features.")
         self.d_model, self.base = d_model, base
 
     def embed(self, positions, dtype=None):
@@ -217,6 +219,7 @@ class T5Bias(Positions):
 
     def __init__(self, n_buckets, max_distance, n_heads, bidirectional):
         super().__init__()
+        _check_buckets(n_buckets // 2 if bidirectional else n_buckets, max_distance)
         self.max_distance, self.bidirectional = max_distance, bidirectional
         self.table = nn.Embedding(n_buckets, n_heads)
 
@@ -257,6 +260,8 @@ class Disentangled(Positions):
 
     def __init__(self, span, d_model, n_buckets=0, max_distance=0, norm=None):
         super().__init__()
+        if n_buckets:
+            _check_buckets(n_buckets, max_distance - 1)
         self.span, self.n_buckets, self.max_distance = span, n_buckets, max_distance
         self.table = nn.Embedding(2 * span, d_model)
         self.norm = norm if norm is not None else nn.Identity()
@@ -310,6 +315,14 @@ def build(config):
         ),
     }[c.positions]()  # fmt: skip
     return nn.ModuleDict({"full": scheme, "window": scheme})
+
+
+def _check_buckets(n_buckets, max_distance):
+    if n_buckets < 2 or max_distance <= n_buckets // 2:
+        raise ValueError(
+            f"{n_buckets} buckets to each side for distances up to {max_distance}: expected 2 at least, and a "
+            "distance beyond the half of them, which stand for a distance each."
+        )
 
 
 def _check_range(positions, n_positions, offset):

@@ -8,6 +8,8 @@
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from torch import nn
+
 from .block import Stack
 
 
@@ -53,7 +55,8 @@ def record(model):
     Raises:
         ValueError: the model is none of `Decoder`, `Encoder`, `EncoderDecoder`, or is recorded already.
     """
-    stacks = {name: part for name, part in model.named_children() if isinstance(part, Stack)}
+    parts = model.named_children() if isinstance(model, nn.Module) else ()
+    stacks = {name: part for name, part in parts if isinstance(part, Stack)}
     if not stacks:
         raise ValueError(f"{type(model).__name__} has no stack of layers to record: expected a tx model.")
     if any(stack.record is not None for stack in stacks.values()):

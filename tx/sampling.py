@@ -8,11 +8,13 @@
 """
 
 import math
+from numbers import Integral, Real
 
 import torch
 import torch.nn.functional as F
 
 from .cache import Cache
+from .masks import as_mask
 
 # ── choosing one token ───────────────────────────────────────────────────────────────────────────
 
@@ -63,7 +65,8 @@ def sample(logits, temperature=0.0, top_k=None, top_p=None, min_p=None, generato
     """One token for each row: logits (B, V) -> ids (B,). Temperature 0 takes the likeliest."""
     if temperature == 0:
         return logits.argmax(-1)  # (B,)
-    logits = logits / temperature  # (B, V)
+    # the largest becomes 0: a small temperature makes others -inf, and nothing infinite
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # (B, V)
     logits = logits if top_k is None else keep_top_k(logits, top_k)  # (B, V)
     logits = logits if top_p is None else keep_top_p(logits, top_p)  # (B, V)
     logits = logits if min_p is None else keep_min_p(logits, min_p)  # (B, V)
@@ -86,6 +89,7 @@ class Reading:
         self.memory = None if source is None else model.encode(source, source_mask)  # (B, S, D)
         whole = isinstance(mask, torch.Tensor) and bool(mask.all())
         self.mask = None if whole else mask
+        self.rows, self.first = None, (self.mask, source_mask)  # rows: of the prompt that are read now
 
     def real(self, tokens):
         """Which of these tokens (B, T) are real: (B, T) booleans, or None where all are."""
@@ -105,15 +109,27 @@ class Reading:
             if isinstance(mask, torch.Tensor):
                 mask = torch.cat([mask[:, : self.past], self.real(tokens)], dim=1)  # (B, S)
             logits = self.model(new, mask, cache=self.cache, last=1)  # (B, 1, V)
+        if bool(logits.isnan().any()):
+            raise ValueError(
+                f"the model's logits are NaN after {self.past + tokens.shape[1]} tokens: its weights are broken, "
+                f"or {logits.dtype} overflows (load it with another dtype)."
+            )
         return logits[:, -1].float()  # (B, V)
 
     def select(self, rows):
         """Go on with these rows of the batch, in this order. rows (B',) integers."""
         if self.cache is not None:
             self.cache.select(rows)
-        for name in ("mask", "memory", "source_mask"):
-            if isinstance(getattr(self, name), torch.Tensor):
-                setattr(self, name, getattr(self, name)[rows])
+        self.rows = rows if self.rows is None else self.rows[rows]  # (B',)
+        self.memory = None if self.memory is None else self.memory[rows]  # (B', S, D)
+        self.mask, self.source_mask = (_select(mask, self.rows) for mask in self.first)
+
+
+def _select(mask, rows):
+    """These rows of a mask of any kind."""
+    if mask is None:
+        return None
+    return mask[rows] if isinstance(mask, torch.Tensor) else as_mask(mask).select(rows)
 
 
 @torch.no_grad()
@@ -146,11 +162,12 @@ def generate(
 
     Raises:
         ValueError: a setting out of its range, an empty prompt, a prompt padded on the right, a text
-            that learned positions or the cache have no room for.
+            that learned positions or the cache have no room for, logits that are NaN.
     """
     _check_settings(max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, beams, on_token)
     two = _check_model(model, start)
-    eos = torch.tensor([eos] if isinstance(eos, int) else list(eos), dtype=torch.long, device=source.device)
+    _check_ends(source, eos, pad, cache, model.config.vocab_size)
+    eos = torch.as_tensor(eos, dtype=torch.long, device=source.device).reshape(-1)  # (E,)
     pad = pad if pad is not None else int(eos[0]) if len(eos) else 0
     cache = (Cache(model.config) if cache else None) if isinstance(cache, bool) else cache
     tokens = _first_tokens(start, source) if two else source
@@ -241,6 +258,7 @@ def _pick(x, index):
 
 def _first_tokens(start, source):
     """What an encoder–decoder's answer begins with: (B, P)."""
+    _check_start(start, len(source))
     start = torch.as_tensor(start, dtype=torch.long, device=source.device)  # () or (P,) or (B, P)
     start = start.reshape(1, -1) if start.dim() < 2 else start  # (1, P) or (B, P)
     return start.expand(len(source), -1)  # (B, P)
@@ -250,6 +268,12 @@ def _first_tokens(start, source):
 
 
 def _check_settings(max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, beams, on_token):
+    whole = {"max_new_tokens": max_new_tokens, "top_k": top_k, "beams": beams}
+    real = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
+    for name, value in (whole | real).items():
+        kind, words = (Integral, "a whole number") if name in whole else (Real, "a number")
+        if not (isinstance(value, kind) or value is None and name in ("top_k", "top_p", "min_p")):
+            raise ValueError(f"{name} = {value!r}: expected {words}.")
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens = {max_new_tokens}: expected 0 or more.")
     if not 0 <= temperature < math.inf:
@@ -280,6 +304,32 @@ def _check_model(model, start):
     if not two and start is not None:
         raise ValueError("start is for encoder–decoders: put these ids at the end of source.")
     return two
+
+
+def _check_ends(source, eos, pad, cache, vocab_size):
+    if not isinstance(source, torch.Tensor):
+        raise ValueError(f"source is a {type(source).__name__}: expected a tensor with a row for each text.")
+    ends = eos.reshape(-1).tolist() if isinstance(eos, torch.Tensor) else eos
+    ends = ends if isinstance(ends, (list, tuple)) else [ends]
+    if not all(isinstance(end, int) for end in ends):
+        raise ValueError(f"eos = {eos!r}: expected an id, or several; () for none.")
+    if pad is not None and not (isinstance(pad, int) and 0 <= pad < vocab_size):
+        raise ValueError(f"pad = {pad!r}: expected an id, 0 … {vocab_size - 1}.")
+    if cache is not None and not isinstance(cache, (bool, Cache)):
+        raise ValueError(f"cache = {cache!r}: expected True, False or a tx.Cache.")
+
+
+def _check_start(start, B):
+    try:
+        found = torch.as_tensor(start)  # () or (P,) or (B, P)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"start = {start!r}: expected an id, a row of ids, or a row for each text.") from error
+    right = found.dim() < 2 or found.dim() == 2 and len(found) in (1, B)
+    if not right or found.numel() and (found.is_floating_point() or found.dtype == torch.bool):
+        raise ValueError(
+            f"start {tuple(found.shape)} of {found.dtype}: expected an id, a row of ids, or a row for each of {B} "
+            "texts."
+        )
 
 
 def _check_prompt(tokens, mask, cache):

@@ -6,11 +6,13 @@
 Measured by `python -m tx bench decode`.
 """
 
+from types import MethodType
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .block import Attention, FeedForward
+from .block import Attention, Block, FeedForward, Stack
 
 
 class Linear(nn.Module):
@@ -78,17 +80,18 @@ def compile_blocks(model):
     The first tokens wait for the compiler, 10 to 40 seconds. All blocks share what it makes. Give
     `generate` a static cache (`Cache(config, room=...)`): then no shape changes and nothing is compiled
     again. Returns the model.
+
+    Raises:
+        ValueError: the model has no blocks of ours.
     """
-    stack = model.stack if hasattr(model, "stack") else model.decoder
+    stack = getattr(model, "stack", getattr(model, "decoder", None))
+    if not isinstance(stack, Stack):
+        raise ValueError(f"{type(model).__name__} has no blocks to compile: expected a tx model.")
+    compiled = torch.compile(Block.forward)
+
+    def forward(block, x, *rest):
+        return (compiled if x.shape[1] == 1 else Block.forward)(block, x, *rest)  # (B, T, D)
+
     for block in stack.blocks:
-        block.forward = _one_token_compiled(block.forward)
+        block.forward = MethodType(forward, block)  # a method, so that a copy of the model has its own
     return model
-
-
-def _one_token_compiled(forward):
-    compiled = torch.compile(forward)
-
-    def choose(x, *rest):
-        return (compiled if x.shape[1] == 1 else forward)(x, *rest)
-
-    return choose

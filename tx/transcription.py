@@ -4,14 +4,13 @@ Source: Radford et al. 2022 (arXiv:2212.04356). The model hears 30 s at a time. 
 where it is quietest, so that no word is cut, and the texts of the windows are put side by side.
 """
 
-import json
 import math
 
 import torch
 
 from .audio import CHUNK, log_mel, read_wav, resample
 from .cache import Cache
-from .checkpoints import load
+from .checkpoints import load, read_settings
 from .packaged import locate
 from .tokenization import load_tokenizer
 
@@ -100,9 +99,11 @@ def _suppressed(folder, vocab_size):
     """Ids that are never written, and ids that do not come first: noises and signs, as the files say."""
     values: dict = {}
     for name in ("generation_config.json", "config.json"):
-        if (folder / name).is_file():
-            values = json.loads((folder / name).read_text(encoding="utf-8")) | values
+        values = read_settings(folder / name) | values
     never = values.get("suppress_ids") or values.get("suppress_tokens") or []
     not_first = values.get("suppress_ids_begin") or values.get("begin_suppress_tokens") or []
+    for ids in (never, not_first):
+        if not isinstance(ids, list) or not all(isinstance(id, int) and 0 <= id < vocab_size for id in ids):
+            raise ValueError(f"{folder} suppresses {ids!r:.80}: expected ids, 0 … {vocab_size - 1}.")
     never = {*never, *range(ENGLISH + 1, vocab_size)}  # of the special tokens only the end is written
     return torch.tensor(sorted(never)), torch.tensor(not_first, dtype=torch.long)  # (n,), (m,)

@@ -41,7 +41,8 @@ def gpt2(r):
     r.refuse("add_cross_attention", False)
     return Config(
         vocab_size=r.number("vocab_size", 50257), d_model=d, n_layers=r.number("n_layer", 12),
-        n_heads=r.number("n_head", 12), d_ff=r("n_inner", 4 * d), max_positions=r.number("n_positions", 1024),
+        n_heads=r.number("n_head", 12), d_ff=r.number("n_inner", 4 * d),
+        max_positions=r.number("n_positions", 1024),
         norm_eps=r("layer_norm_epsilon", 1e-5), activation=r.activation("activation_function", "gelu_new"),
         scale=None if r("scale_attn_weights", True) else 1.0,
         scale_by_layer=r("scale_attn_by_inverse_layer_idx", False), tied=r("tie_word_embeddings", True),
@@ -178,14 +179,18 @@ LLAMA = pairs("model.layers.{}", """
 
 def mistral(r, **other):
     r.assume(intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, sliding_window=4096)
-    window = r("sliding_window")
-    return llama(r, attention_bias="", ffn_bias=False, window=window, **other)
+    return llama(r, attention_bias="", ffn_bias=False, window=r.window(), **other)
 
 
 def layer_types(r, default, n_layers=32):
     """The kind of every layer from the file's `layer_types`, or from a rule on the layer's number."""
-    given = r("layer_types") or [default(i) for i in range(r.number("num_hidden_layers", n_layers))]
-    return tuple("window" if kind == "sliding_attention" or kind == "window" else "full" for kind in given)
+    given = r("layer_types", [])
+    kinds = {"sliding_attention": "window", "full_attention": "full"}
+    if any(not isinstance(kind, str) or kind not in kinds for kind in given):
+        r.problem("unknown", "layer_types", given, f"known: {', '.join(kinds)}")
+    elif given:
+        return tuple(kinds[kind] for kind in given)
+    return tuple(default(i) for i in range(r.number("num_hidden_layers", n_layers)))
 
 
 def gemma(r, **other):
@@ -205,10 +210,14 @@ def gemma2(r, **other):
         intermediate_size=9216, attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
     )  # fmt: skip
     sliding = lambda i: "full" if i % 2 else "window"
+    scalar = r("query_pre_attn_scalar", 256.0)
+    if scalar <= 0:
+        r.problem("config", "query_pre_attn_scalar", scalar, "expected a number above 0")
+        scalar = 1.0
     switches = dict(
-        norm_place="sandwich", scale=r("query_pre_attn_scalar", 256) ** -0.5,
+        norm_place="sandwich", scale=scalar**-0.5,
         softcap=r("attn_logit_softcapping"), logit_softcap=r("final_logit_softcapping"),
-        window=r("sliding_window", 4096), layer_types=layer_types(r, sliding),
+        window=r.window(4096), layer_types=layer_types(r, sliding),
         activation=r.activation("hidden_activation", "gelu_pytorch_tanh"),
     )  # fmt: skip
     return gemma(r, **(switches | other))
@@ -227,7 +236,7 @@ def gemma3(r):
         vocab_size=262208, num_hidden_layers=26, max_position_embeddings=131072, head_dim=256,
         attn_logit_softcapping=None, final_logit_softcapping=None,
     )  # fmt: skip
-    every = r("sliding_window_pattern", 6)
+    every = r.number("sliding_window_pattern", 6)
     sliding = lambda i: "window" if (i + 1) % every else "full"
     r.refuse("use_bidirectional_attention", False)
     d_head = r.number("head_dim")
@@ -245,7 +254,7 @@ def qwen2(r, **other):
     sliding = lambda i: "window" if slides and i >= first else "full"
     switches = dict(
         attention_bias="qkv", ffn_bias=False, layer_types=layer_types(r, sliding),
-        window=r("sliding_window", 4096) if slides else None,
+        window=r.window(4096) if slides else None,
     )  # fmt: skip
     return llama(r, **(switches | other))
 
@@ -266,7 +275,7 @@ def mixtral(r):
         rope_theta=1e6,
     )  # fmt: skip
     return llama(
-        r, attention_bias="", ffn_bias=False, window=r("sliding_window"),
+        r, attention_bias="", ffn_bias=False, window=r.window(),
         n_experts=r.number("num_local_experts", 8), experts_per_token=r.number("num_experts_per_tok", 2),
     )  # fmt: skip
 
@@ -317,7 +326,7 @@ FUSED = ("query", "key", "value", "gate", "up")
 def phi3(r):
     r.assume(vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
              rms_norm_eps=1e-5)  # fmt: skip
-    return llama(r, attention_bias="", ffn_bias=False, window=r("sliding_window"))
+    return llama(r, attention_bias="", ffn_bias=False, window=r.window())
 
 
 PHI3 = [pair for pair in LLAMA if pair.ours[0].rpartition(".")[2] not in FUSED] + pairs("model.layers.{}", """

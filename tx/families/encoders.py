@@ -104,8 +104,11 @@ ALBERT = pairs("albert.encoder.albert_layer_groups.0.albert_layers.0", """
 
 
 def deberta(r, **other):
-    kinds = r("pos_att_type", [])
-    kinds = kinds.split("|") if isinstance(kinds, str) else kinds
+    kinds = r("pos_att_type")
+    kinds = kinds.split("|") if isinstance(kinds, str) else [] if kinds is None else kinds
+    if not isinstance(kinds, list) or any(kind not in ("c2p", "p2c") for kind in kinds):
+        r.problem("unknown", "pos_att_type", kinds, "known: c2p, p2c")
+        kinds = []
     longest = r.number("max_position_embeddings", 512)
     span = r("max_relative_positions", -1)
     d, h = r.number("hidden_size", 768), r.number("num_attention_heads", 12)
@@ -179,7 +182,7 @@ def deberta_v2_names(values):
 def modernbert(r):
     r.assume(max_position_embeddings=8192)
     d, h = r.number("hidden_size", 768), r.number("num_attention_heads", 12)
-    d_head, every = d // h, r("global_attn_every_n_layers", 3)
+    d_head, every = d // h, r.number("global_attn_every_n_layers", 3)
     sliding = lambda i: "window" if i % every else "full"
     return Config(
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("num_hidden_layers", 22),
@@ -189,7 +192,7 @@ def modernbert(r):
         first_attention_norm=False, attention_bias="qkvo" if r("attention_bias", False) else "",
         positions="rope", rope=r.rope(d_head, 160000.0, "full_attention", base_key="global_rope_theta"),
         rope_window=r.rope(d_head, 10000.0, "sliding_attention", base_key="local_rope_theta"),
-        window=r("local_attention", 128) // 2 + 1, layer_types=layer_types(r, sliding, 22),
+        window=r.number("local_attention", 128) // 2 + 1, layer_types=layer_types(r, sliding, 22),
         activation=r.activation("hidden_activation", "gelu"), gated=True, ffn_bias=r("mlp_bias", False),
         tied=r("tie_word_embeddings", True), masked_head=True, masked_head_bias=r("classifier_bias", False),
         masked_activation=r.activation("classifier_activation", "gelu"), head_bias=r("decoder_bias", True),

@@ -24,9 +24,21 @@ class Reader:
         self.values, self.problems = values, []
 
     def __call__(self, key, default=None):
-        """The value of a key; a missing key or null gives the default."""
+        """The value of a key; a missing key or null gives the default. Another type than its is a problem."""
         value = self.values.get(key)
-        return default if value is None else value
+        if value is None:
+            return default
+        kind = next((kind for kind in TYPES if isinstance(default, kind)), None)
+        if kind is not None and not TYPES[kind][0](value):
+            self.problem("config", key, value, f"expected {TYPES[kind][1]}")
+            return default
+        return value
+
+    def problem(self, kind, key, value, expected):
+        """Note what is wrong with a value, once."""
+        line = f"{kind.ljust(10)} {key} = {shown(value)}   {expected}"
+        if line not in self.problems:
+            self.problems.append(line)
 
     def assume(self, **values):
         """What this family means by a key that its file leaves out; null stays null."""
@@ -37,25 +49,30 @@ class Reader:
 
         Layers and experts are objects even without memory for their weights, so there is a limit.
         """
-        value = self(key, default)
+        value = self.values.get(key)
+        value = default if value is None else value
         most = 1000 if "layer" in key or "expert" in key else 2**31 - 1
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
-            expected = "a positive whole number" + (f", at most {most}" if most == 1000 else "")
-            self.problems.append(f"config     {key} = {value!r}   expected {expected}")
+        if not _is_whole(value) or not 0 < value <= most:
+            self.problem("config", key, value, "expected a positive whole number"
+                         + (f", at most {most}" if most == 1000 else ""))  # fmt: skip
             return 1
         return value
 
+    def window(self, default=None):
+        """`sliding_window`, a positive whole number, or None where neither file nor default has one."""
+        given = self("sliding_window", default)
+        return None if given is None else self.number("sliding_window", default)
+
     def refuse(self, key, allowed):
         """A switch that only has this value here; another one is a problem."""
-        if self(key, allowed) != allowed:
-            self.problems.append(f"switch     {key} = {self(key)!r}   only {allowed!r} is supported")
+        if self(key) not in (None, allowed):
+            self.problem("switch", key, self(key), f"only {allowed!r} is supported")
 
     def activation(self, key, default):
         """The name of an activation, in our words."""
         value = self(key, default)
         if value not in ACTIVATION_NAMES:
-            known = ", ".join(sorted(ACTIVATION_NAMES))
-            self.problems.append(f"unknown    {key} = {value!r}   known: {known}")
+            self.problem("unknown", key, value, f"known: {', '.join(sorted(ACTIVATION_NAMES))}")
         return ACTIVATION_NAMES.get(value, "gelu")
 
     def rope(self, width, base=10000.0, layer_type=None, base_key="rope_theta", share=1.0):
@@ -65,38 +82,62 @@ class Reader:
         nests parameters by kind of layer. base_key: where old files keep this kind's base. share: of
         the features that turns unless the file says so.
         """
-        new = self("rope_parameters", {})
-        if layer_type in new:
-            new = new[layer_type] or {}
-        old = self("rope_scaling", {}) if base_key != "rope_local_base_freq" else {}
-        given = {**old, **new}
-        kind = given.get("rope_type", given.get("type", "default"))
+        new, old = self("rope_parameters", {}), self("rope_scaling", {})
+        nested = [key for key, value in new.items() if isinstance(value, dict)]
+        if new and bool(nested) != (layer_type is not None) or set(nested) - LAYER_TYPES:
+            expected = f"{sorted(LAYER_TYPES)}, each with its own" if layer_type else "the same for all layers"
+            self.problem("config", "rope_parameters", new, f"expected {expected}")
+            new = {}
+        if nested:
+            new = new.get(layer_type) or {}
+        old = {} if base_key == "rope_local_base_freq" else old
+        given = Reader({**old, **new})
+        kind = given("rope_type", given("type", "default"))
         if kind not in SCALINGS:
-            self.problems.append(f"unknown    rope_type = {kind!r}   known: {', '.join(SCALINGS)}")
-        share = given.get("partial_rotary_factor", self("partial_rotary_factor", self("rotary_pct", share)))
-        longest = self("max_position_embeddings", 2048)
-        trained = self("original_max_position_embeddings", longest)
-        original = longest if kind == "dynamic" else given.get("original_max_position_embeddings", trained)
-        factor = given.get("factor") or longest / original
-        if kind == "longrope" and self("original_max_position_embeddings"):
+            self.problem("unknown", "rope_type", kind, f"known: {', '.join(SCALINGS)}")
+        share = given("partial_rotary_factor", self("partial_rotary_factor", self("rotary_pct", share)))
+        longest = self.number("max_position_embeddings", 2048)
+        trained = self.number("original_max_position_embeddings", longest)
+        original = longest if kind == "dynamic" else given.number("original_max_position_embeddings", trained)
+        factor = given("factor", longest / original)
+        if kind == "longrope" and self("original_max_position_embeddings") is not None:
             factor = longest / original
-        magnitude = given.get("attention_factor")
-        if kind == "yarn" and magnitude is None and given.get("mscale") and given.get("mscale_all_dim"):
-            over, under = (0.1 * given[m] * math.log(factor) + 1.0 for m in ("mscale", "mscale_all_dim"))
+        magnitude = given("attention_factor")
+        mscale, mscale_all = given("mscale", 0.0), given("mscale_all_dim", 0.0)
+        if kind == "yarn" and magnitude is None and mscale and mscale_all and factor > 0:
+            over, under = (0.1 * m * math.log(factor) + 1.0 for m in (mscale, mscale_all))
             magnitude = over / under
-        return Rope(
-            base=float(given.get("rope_theta", self(base_key, base))),
-            width=int(width * share), scaling=kind, factor=float(factor), original=int(original),
-            beta_fast=float(given.get("beta_fast") or 32), beta_slow=float(given.get("beta_slow") or 1),
-            truncate=given.get("truncate", True),
-            low_freq_factor=float(given.get("low_freq_factor", 1.0)),
-            high_freq_factor=float(given.get("high_freq_factor", 4.0)),
-            short_factor=tuple(given.get("short_factor", ())),
-            long_factor=tuple(given.get("long_factor", ())),
-            magnitude=magnitude,
+        values = dict(
+            base=given("rope_theta", self(base_key, float(base))), width=int(width * share), scaling=kind,
+            factor=factor, original=original,
+            beta_fast=given("beta_fast", 32.0) or 32.0, beta_slow=given("beta_slow", 1.0) or 1.0,
+            truncate=given("truncate", True), low_freq_factor=given("low_freq_factor", 1.0),
+            high_freq_factor=given("high_freq_factor", 4.0), short_factor=tuple(given("short_factor", [])),
+            long_factor=tuple(given("long_factor", [])), magnitude=magnitude,
         )  # fmt: skip
+        self.problems += [line for line in given.problems if line not in self.problems]
+        return Rope(base=1e4, width=2) if self.problems else Rope(**values)  # refused all the same
 
 
+def shown(value):
+    """A value from a file in a message, of bounded length."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:60] + f"… ({len(text)} characters)"
+
+
+def _is_whole(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+TYPES = {  # of a default: what a value must be, in code and in words
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    int: (_is_whole, "a whole number"),
+    float: (lambda value: _is_whole(value) or isinstance(value, float) and math.isfinite(value), "a number"),
+    str: (lambda value: isinstance(value, str), "a text"),
+    list: (lambda value: isinstance(value, list), "a list"),
+    dict: (lambda value: isinstance(value, dict), "a dictionary"),
+}
+LAYER_TYPES = {"full_attention", "sliding_attention"}
 SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 ACTIVATION_NAMES = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
