@@ -37,8 +37,8 @@ def flow(c, T, memory=None, memory_mask=None, mask="causal"):
     schemes, slots = build(c), torch.arange(T)[None]
     kinds = set(c.layer_types) | {"full"}
     mask = causal() if mask == "causal" else mask
-    return Flow({k: mask for k in kinds}, {k: schemes[k].tables(slots, slots, slots) for k in kinds}, schemes,
-                memory, memory_mask)  # fmt: skip
+    by_type = {kind: (mask, schemes[kind], schemes[kind].tables(slots, slots, slots)) for kind in kinds}
+    return Flow(by_type, memory, memory_mask)
 
 
 def close(got, expected, tolerance=1e-5):
@@ -143,7 +143,8 @@ def test_turned_queries_make_attention_relative():
     c = config(positions="rope", rope=Rope(100.0, 2), window=3)
     a, x = made(Attention, c), vectors(B, T, D)
     here, there = flow(c, T), flow(c, T)
-    there.tables = {"window": there.positions["window"].tables(torch.arange(T)[None] + 9, None, None)}
+    mask, scheme, _ = here.by_type["window"]
+    there.by_type = {"window": (mask, scheme, scheme.tables(torch.arange(T)[None] + 9, None, None))}
     close(a(x, there), a(x, here))
     one = a(x.flip(1), flow(c, T, mask=None))
     assert (one - a(x, flow(c, T, mask=None)).flip(1)).abs().max() > 1e-3
@@ -184,8 +185,8 @@ PLACES = {
     + b.feed_forward(b.feed_forward_norm(y)),
     "post": lambda b, x, f: b.feed_forward_norm(
         (y := b.attention_norm(x + b.attention(x, f))) + b.feed_forward(y)),
-    "output": lambda b, x, f: (y := x + b.attention_norm(b.attention(x, f)))
-    + b.feed_forward_norm(b.feed_forward(y)),
+    "output": lambda b, x, f: (y := x + b.attention_output_norm(b.attention(x, f)))
+    + b.feed_forward_output_norm(b.feed_forward(y)),
     "sandwich": lambda b, x, f: (y := x + b.attention_output_norm(b.attention(b.attention_norm(x), f)))
     + b.feed_forward_output_norm(b.feed_forward(b.feed_forward_norm(y))),
     "parallel": lambda b, x, f: x + b.attention(b.attention_norm(x), f)

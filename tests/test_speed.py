@@ -78,7 +78,7 @@ def test_what_is_joined():
     assert block.feed_forward.joined.weight.shape == (2 * 48, 32)
     assert not hasattr(block.attention, "query") and not hasattr(block.feed_forward, "gate")
     assert isinstance(block.attention.out, Linear)
-    assert make("deberta-shared").stack.blocks[0].attention.can_join is False
+    assert fuse(make("deberta-shared")).stack.blocks[0].attention.joined is None
     assert fuse(make("deberta-v1")).stack.blocks[0].attention.joined is not None
     whisper = fuse(make("whisper")).decoder.blocks[0]
     assert whisper.cross_attention.joined is None and whisper.attention.joined.bias is not None

@@ -19,16 +19,14 @@ from .scaled_dot_product import attention
 
 @dataclass
 class Flow:
-    """What flows down through the layers of one pass, by layer type ("full" or "window").
+    """What flows down through the layers of one pass.
 
-    mask: who may look where.   tables: of the position scheme.   positions: the schemes.
+    by_type: for each layer type, "full" or "window": who may look where, the position scheme, its tables.
     memory, memory_mask: what a decoder's cross-attention reads, (B, S, D).
     record: where layers leave what `tx.record` shows.
     """
 
-    mask: dict
-    tables: dict
-    positions: nn.ModuleDict
+    by_type: dict
     memory: torch.Tensor | None = None
     memory_mask: object = None
     record: object = None
@@ -83,14 +81,12 @@ class Attention(nn.Module):
         self.key = nn.Linear(c.d_model, c.n_kv_heads * c.d_head, bias="k" in bias)
         self.value = nn.Linear(c.d_model, c.n_kv_heads * c.d_head, bias="v" in bias)
         self.out = nn.Linear(c.n_heads * c.d_head, c.d_model, bias="o" in bias)
-        self.can_join = not cross and not c.share_position_projection  # query, key and value read one x
         self.joined = None  # what `tx.fuse` puts there
         if c.qk_norm:
             whole = c.qk_norm == "full"
             self.query_norm = make_norm(c, c.n_heads * c.d_head if whole else c.d_head)
             self.key_norm = make_norm(c, c.n_kv_heads * c.d_head if whole else c.d_head)
-        if c.sinks:
-            self.sinks = nn.Parameter(torch.zeros(c.n_heads))
+        self.sinks = nn.Parameter(torch.zeros(c.n_heads)) if c.sinks else None
         if c.positions == "deberta" and not c.share_position_projection:
             if c.content_position:
                 self.position_key = nn.Linear(c.d_model, c.d_model, bias=c.position_key_bias)
@@ -105,40 +101,36 @@ class Attention(nn.Module):
         c = self.config
         if self.cross:
             q = self._heads(self.query(x), c.n_heads, "query_norm")  # (B, H, T, d_k)
-            k, v = self._memory(flow, kv)  # (B, G, S, d_k), (B, G, S, d_k)
+            k, v = self._memory(flow.memory, kv)  # (B, G, S, d_k), (B, G, S, d_k)
             mask, bias = flow.memory_mask, None
         else:
-            positions, tables, mask = flow.positions[self.kind], flow.tables[self.kind], flow.mask[self.kind]
-            q, k, v = self._project(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
+            mask, scheme, tables = flow.by_type[self.kind]
+            if self.joined is None:
+                q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
+            else:
+                q, k, v = self.joined(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
             q = self._heads(q, c.n_heads, "query_norm")  # (B, H, T, d_k)
             k = self._heads(k, c.n_kv_heads, "key_norm")  # (B, G, T, d_k)
             v = self._heads(v, c.n_kv_heads)  # (B, G, T, d_k)
-            q, k = positions.turn(q, k, tables)  # (B, H, T, d_k), (B, G, T, d_k)
+            q, k = scheme.turn(q, k, tables)  # (B, H, T, d_k), (B, G, T, d_k)
             if kv is not None:
                 k, v = kv.update(k, v)  # (B, G, S, d_k), (B, G, S, d_k)  the past first
-            bias = positions.bias(q, k, tables, self._project_positions)  # (B or 1, H, T, S)  or None
+            bias = scheme.bias(q, k, tables, self._project_positions)  # (B or 1, H, T, S)  or None
         out = attention(
-            q, k, v, mask, bias=bias, scale=self.scale, softcap=c.softcap,
-            sinks=self.sinks if c.sinks else None, dropout=c.attention_dropout if self.training else 0.0,
-            **({} if flow.record is None else {"return_weights": True}),
+            q, k, v, mask, bias=bias, scale=self.scale, softcap=c.softcap, sinks=self.sinks,
+            dropout=c.attention_dropout if self.training else 0.0, return_weights=flow.record is not None,
         )  # and the weights beside it, where they are recorded
         if flow.record is not None:
             out, weights = out  # (B, H, T, d_k), (B, H, T, S)
             (flow.record.cross_attention if self.cross else flow.record.attention).append(weights)
         return self.out(merge_heads(out))  # (B, T, D)
 
-    def _project(self, x):
-        """Queries, keys and values, not yet split into heads; in one product after `tx.fuse`."""
-        if self.joined is not None:
-            return self.joined(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
-        return self.query(x), self.key(x), self.value(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
-
-    def _memory(self, flow, kv):
+    def _memory(self, memory, kv):
         """Keys and values of the memory (B, S, D), computed once where there is a cache."""
         if kv is not None and kv.keys is not None:
             return kv.keys, kv.values  # (B, G, S, d_k), (B, G, S, d_k)
-        k = self._heads(self.key(flow.memory), self.config.n_kv_heads, "key_norm")  # (B, G, S, d_k)
-        v = self._heads(self.value(flow.memory), self.config.n_kv_heads)  # (B, G, S, d_k)
+        k = self._heads(self.key(memory), self.config.n_kv_heads, "key_norm")  # (B, G, S, d_k)
+        v = self._heads(self.value(memory), self.config.n_kv_heads)  # (B, G, S, d_k)
         return (k, v) if kv is None else kv.update(k, v)  # (B, G, S, d_k), (B, G, S, d_k)
 
     def _heads(self, x, n_heads, norm=""):
@@ -231,24 +223,23 @@ class Experts(nn.Module):
 class Block(nn.Module):
     """One layer: attention, in a decoder of two stacks cross-attention, and a feed-forward.
 
-    The names of the norms say what they norm in a pre-norm block; `norm_place` says where they stand.
+    A part's norm stands before it, or, "post", after the sum; its output norm before the sum.
     """
 
     def __init__(self, config, layer=0, cross=False):
         super().__init__()
         c = config
         self.config = c
+        before, after = c.norm_place != "output", c.norm_place in ("sandwich", "output")
+        norm_if = lambda wanted: make_norm(c) if wanted else nn.Identity()
         self.attention = Attention(c, layer)
-        skip_first = layer == 0 and not c.first_attention_norm
-        self.attention_norm = nn.Identity() if skip_first else make_norm(c)
+        self.attention_norm = norm_if(before and (layer or c.first_attention_norm))
+        self.attention_output_norm = norm_if(after)
         if cross:
             self.cross_attention = Attention(c, layer, cross=True)
-            self.cross_attention_norm = make_norm(c)
+            self.cross_attention_norm, self.cross_attention_output_norm = norm_if(before), norm_if(after)
         self.feed_forward = Experts(c) if c.n_experts else FeedForward(c)
-        self.feed_forward_norm = make_norm(c)
-        if c.norm_place == "sandwich":
-            self.attention_output_norm = make_norm(c)
-            self.feed_forward_output_norm = make_norm(c)
+        self.feed_forward_norm, self.feed_forward_output_norm = norm_if(before), norm_if(after)
         self.dropout = nn.Dropout(c.dropout)
 
     def forward(self, x, flow, kv=None, cross_kv=None):
@@ -262,17 +253,12 @@ class Block(nn.Module):
         return self._residual(x, "feed_forward")  # (B, T, D)
 
     def _residual(self, x, name, *arguments):
-        """x (B, T, D) plus part(x), with the norm where the family has it -> (B, T, D)."""
-        part, norm = getattr(self, name), getattr(self, f"{name}_norm")
-        place = self.config.norm_place
-        if place == "post":
+        """x (B, T, D) plus part(x), with the norms where the family has them -> (B, T, D)."""
+        part, norm, output_norm = (getattr(self, name + end) for end in ("", "_norm", "_output_norm"))
+        if self.config.norm_place == "post":
             return norm(x + self.dropout(part(x, *arguments)))  # (B, T, D)
-        if place == "output":
-            return x + self.dropout(norm(part(x, *arguments)))  # (B, T, D)
         normed = norm(x)  # (B, T, D)
-        out = part(normed, *arguments)  # (B, T, D)
-        if place == "sandwich":
-            out = getattr(self, f"{name}_output_norm")(out)  # (B, T, D)
+        out = output_norm(part(normed, *arguments))  # (B, T, D)
         return (normed if self.config.residual_after_norm else x) + self.dropout(out)  # (B, T, D)
 
 
@@ -326,8 +312,9 @@ class Stack(nn.Module):
         if positions is None:
             positions = self._positions_of(tokens, real, past)  # (B or 1, T)
         x = self._embed(tokens, positions, segments)  # (B, T, D)
-        flow = self._flow(x, mask, positions, cache, past)
-        flow.memory, flow.memory_mask, flow.record = memory, memory_mask, self.record
+        kinds = sorted(set(self.config.layer_types))
+        by_type = {kind: self._by_type(kind, x, mask, positions, cache, past) for kind in kinds}
+        flow = Flow(by_type, memory, memory_mask, self.record)
         if self.record is not None:
             self.record.begin(x)
         for layer in range(self.config.n_layers):
@@ -363,34 +350,23 @@ class Stack(nn.Module):
         x = x if placed is None else x + placed  # (B, T, E)
         return self.projection(self.dropout(self.embedding_norm(x)))  # (B, T, D)
 
-    def _flow(self, x, mask, positions, cache, past):
-        """Masks and tables, once for all layers."""
-        B, T, device = x.shape[0], x.shape[1], x.device
-        wide = torch.promote_types(x.dtype, torch.float32)
+    def _by_type(self, kind, x, mask, positions, cache, past):
+        """What all layers of one type share: mask (booleans where structure is not enough), scheme, tables."""
+        c, (B, T), device = self.config, x.shape[:2], x.device
         q_slots = torch.arange(past, past + T, device=device)  # (T,)
-        masks, tables = {}, {}
-        for kind in sorted(set(self.config.layer_types)):
-            k_slots = cache.slots(kind, T, device) if cache is not None else q_slots  # (S,)
-            masks[kind] = self._mask(kind, mask, q_slots, k_slots, (B, self.config.n_heads, T, len(k_slots)))
-            tables[kind] = self.positions[kind].tables(positions, q_slots[None], k_slots[None], wide)
-        return Flow(masks, tables, self.positions)
-
-    def _mask(self, kind, mask, q_slots, k_slots, shape):
-        """The mask of one kind of layer; booleans where its structure is not enough."""
-        c = self.config
-        who = causal() if c.causal else everything()
+        k_slots = cache.slots(kind, T, device) if cache is not None else q_slots  # (S,)
+        real = mask if isinstance(mask, torch.Tensor) else None
+        who = as_mask(mask) if real is None and mask is not None else causal() if c.causal else everything()
         if kind == "window":
             who = who & window(c.window)
-        if isinstance(mask, torch.Tensor):
-            who = who if bool(mask.all()) else who & padding(mask)
-        elif mask is not None:  # a mask object takes the place of the causal one; a window stays
-            who = window(c.window) & mask if kind == "window" else as_mask(mask)
-        contiguous = bool(k_slots[-1] == q_slots[-1])
-        if contiguous and k_slots[0] == 0:
-            structure = who.structure(*shape[2:])
-        else:
-            who, structure = who.at(q_slots, k_slots), "dense"
-        return who.dense(shape, q_slots.device) if structure == "dense" else who
+        if real is not None and not bool(real.all()):
+            who = who & padding(real)
+        if len(k_slots) != past + T:  # keys were dropped, or slots are empty still
+            who = who.at(q_slots, k_slots)
+        if who.structure(T, len(k_slots)) == "dense":
+            who = who.dense((B, c.n_heads, T, len(k_slots)), device)  # (B or 1, H or 1, T, S)
+        scheme, wide = self.positions[kind], torch.promote_types(x.dtype, torch.float32)
+        return who, scheme, scheme.tables(positions, q_slots[None], k_slots[None], wide)
 
 
 def _check_tokens(tokens, config):

@@ -61,7 +61,9 @@ def fuse(model):
     want no gradient: train and save before. Returns the model.
     """
     for module in model.modules():
-        if isinstance(module, Attention) and module.can_join and module.joined is None:
+        if isinstance(module, Attention) and module.joined is None and not (
+            module.cross or module.config.share_position_projection  # whose key reads something else, too
+        ):
             module.joined = Joined(module.query, module.key, module.value)
             del module.query, module.key, module.value
         if isinstance(module, FeedForward) and module.gated and module.joined is None:

@@ -54,8 +54,10 @@ def _attention(function, exercise):
         rows = (x.flatten(0, 1) for x in (q, k, v))  # batched_attention knows no heads
         return function(*rows).unflatten(0, q.shape[:2])  # (B, H, T, d_v)
 
-    def attention(q, k, v, mask=None, *, bias=None, scale=None, softcap=None, sinks=None, dropout=0.0):
-        unknown = {"a bias": bias, "a soft cap": softcap, "sinks": sinks, "dropout": dropout or None}
+    def attention(q, k, v, mask=None, *, bias=None, scale=None, softcap=None, sinks=None, dropout=0.0,
+                  return_weights=False):  # fmt: skip
+        unknown = {"a bias": bias, "a soft cap": softcap, "sinks": sinks, "dropout": dropout or None,
+                   "its weights shown": return_weights or None}  # fmt: skip
         asked = [what for what, value in unknown.items() if value is not None]
         if scale is not None and abs(scale * q.shape[-1] ** 0.5 - 1) > 1e-6:
             asked.append("another scale")

@@ -315,8 +315,8 @@ def olmo2(r):
 
 
 OLMO2 = [pair for pair in LLAMA if "layernorm" not in pair.theirs] + pairs("model.layers.{}", """
-    .post_attention_layernorm = .attention_norm
-    .post_feedforward_layernorm = .feed_forward_norm
+    .post_attention_layernorm = .attention_output_norm
+    .post_feedforward_layernorm = .feed_forward_output_norm
 """)  # fmt: skip
 
 
