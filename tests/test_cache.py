@@ -197,3 +197,11 @@ def test_mask_objects_and_every_cache(name, kind):
     got = torch.cat([model(part, mask, cache=cache) for part in tokens.split(cuts, dim=1)], dim=1)  # (B, T, V)
     seen = REAL if name == "padded" else torch.ones(2, T, dtype=torch.bool)
     close(got[seen], model(tokens, mask)[seen])
+
+
+def test_what_is_no_cache_and_what_makes_none():
+    model = made(Decoder, config())
+    with pytest.raises(ValueError, match="cache = True: expected a tx.Cache"):
+        model(torch.tensor([[3, 1, 4]]), cache=True)
+    with pytest.raises(ValueError, match="from model.config, not from a Decoder"):
+        Cache(model)

@@ -107,6 +107,18 @@ def test_structure_never_changes_the_result(how, T, S, mask):
     torch.testing.assert_close(attention(q, k, v, mask, how=how), expected, atol=1e-5, rtol=0)
 
 
+def test_a_bias_of_another_dtype_and_masks_of_few_axes_go_every_path():
+    q = torch.randn(2, 2, 3, 4, generator=torch.Generator().manual_seed(0))
+    for dtype, other, bound in ((torch.bfloat16, torch.float32, 0.05), (torch.float32, torch.float64, 1e-6)):
+        x, bias = q.to(dtype), q[..., :3].to(other)
+        explicit, fused = (attention(x, x, x, bias=bias, how=how) for how in ("explicit", "sdpa"))
+        assert explicit.dtype == dtype
+        torch.testing.assert_close(explicit, fused, atol=bound, rtol=0)
+    for mask in (torch.tensor([True, False, True]), torch.tensor(True)):
+        explicit, fused = (attention(q, q, q, mask, how=how) for how in ("explicit", "sdpa"))
+        torch.testing.assert_close(explicit, fused, atol=1e-6, rtol=0)
+
+
 def test_the_fused_path_gets_the_structure_and_not_a_dense_mask(monkeypatch):
     seen = []
     real = F.scaled_dot_product_attention

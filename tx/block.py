@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .checks import check_cache, check_kept, check_numbers, check_real, check_segments, check_tokens
 from .masks import as_mask, causal, everything, padding, window
 from .multihead import merge_heads, split_heads
 from .positions import build as build_positions
@@ -299,16 +300,17 @@ class Stack(nn.Module):
             memory: what cross-attention reads, (B, N, D).
             memory_mask: who may read it.
         """
-        _check_tokens(tokens, self.config)
+        check_tokens(tokens, self.config)
+        check_cache(cache)
         B, T = tokens.shape[:2]
         if cache is not None:
             cache.begin()
         past = cache.length if cache is not None else 0
         real = mask if isinstance(mask, torch.Tensor) else None
-        _check_real(real, B, past + T)
-        _check_numbers("positions", positions, {(B, T), (1, T)})
-        _check_segments(segments, (B, T), self.config.n_segments)
-        _check_kept(cache, memory, B, self.config, self.cross)
+        check_real(real, B, past + T)
+        check_numbers("positions", positions, {(B, T), (1, T)})
+        check_segments(segments, (B, T), self.config.n_segments)
+        check_kept(cache, memory, B, self.config, self.cross)
         if positions is None:
             positions = self._positions_of(tokens, real, past)  # (B or 1, T)
         x = self._embed(tokens, positions, segments)  # (B, T, D)
@@ -367,70 +369,3 @@ class Stack(nn.Module):
             who = who.dense((B, c.n_heads, T, len(k_slots)), device)  # (B or 1, H or 1, T, S)
         scheme, wide = self.positions[kind], torch.promote_types(x.dtype, torch.float32)
         return who, scheme, scheme.tables(positions, q_slots[None], k_slots[None], wide)
-
-
-def _check_tokens(tokens, config):
-    if not isinstance(tokens, torch.Tensor):
-        raise ValueError(f"tokens are a {type(tokens).__name__}: expected a tensor of ids (B, T).")
-    shape, width = tuple(tokens.shape), config.d_embedding
-    if tokens.is_floating_point() and (len(shape) != 3 or shape[-1] != width):
-        raise ValueError(
-            f"tokens {shape} of {tokens.dtype}: expected ids (B, T), or (B, T, {width}) that are embedded already."
-        )
-    if not tokens.is_floating_point() and len(shape) != 2:
-        raise ValueError(f"tokens {shape}: expected (B, T); add the batch with tokens[None].")
-    if shape[1] == 0:
-        raise ValueError(f"tokens {shape}: expected one token at least.")
-    if tokens.is_floating_point():
-        return
-    if tokens.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"tokens of {tokens.dtype}: expected ids of torch.int64 or torch.int32.")
-    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
-        worst = int(tokens.max()) if int(tokens.max()) >= config.vocab_size else int(tokens.min())
-        raise ValueError(f"token id {worst} is outside the vocabulary of {config.vocab_size}.")
-
-
-def _check_numbers(name, x, shapes):
-    if x is None:
-        return
-    if x.dtype not in (torch.int64, torch.int32) or tuple(x.shape) not in shapes:
-        expected = " or ".join(map(str, sorted(shapes)))
-        raise ValueError(f"{name} {tuple(x.shape)} of {x.dtype}: expected int64 or int32, {expected}.")
-
-
-def _check_segments(segments, shape, n_segments):
-    if segments is None:
-        return
-    if not n_segments:
-        raise ValueError("this model has no segments: it was given some.")
-    _check_numbers("segments", segments, {shape})
-    if segments.numel() and not 0 <= int(segments.min()) <= int(segments.max()) < n_segments:
-        raise ValueError(
-            f"segments {int(segments.min())} … {int(segments.max())}: expected 0 … {n_segments - 1}."
-        )
-
-
-def _check_kept(cache, memory, B, config, cross):
-    """What comes from earlier passes belongs to the same model and the same texts."""
-    width = config.d_model
-    if cross and memory is None:
-        raise ValueError(f"memory is None: these layers read one, expected (B, S, D) with B = {B}, D = {width}.")
-    for name in ("layer_types", "window", "n_kv_heads", "d_head") if cache is not None else ():
-        other, own = getattr(cache.config, name), getattr(config, name)
-        if other != own:
-            raise ValueError(f"the cache was made for another model, of {name} = {other}; this one has {own}.")
-    kept = [kv.keys for kv in cache.layers if kv.keys is not None] if cache is not None else []
-    if kept and len(kept[0]) != B:
-        raise ValueError(f"the cache holds {len(kept[0])} texts, tokens have {B}: start a new one, or `select`.")
-    if memory is not None and (memory.dim() != 3 or len(memory) != B or memory.shape[-1] != width):
-        raise ValueError(f"memory {tuple(memory.shape)}: expected (B, S, D) with B = {B}, D = {width}.")
-
-
-def _check_real(real, B, S):
-    if real is None:
-        return
-    if real.dtype != torch.bool or tuple(real.shape) != (B, S):
-        raise ValueError(
-            f"mask {tuple(real.shape)} of {real.dtype}: expected booleans (B, S) = {(B, S)}, True = a real "
-            "token, the tokens of the cache included."
-        )

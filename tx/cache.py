@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .checks import check_cache_kind
+
 
 class KV:
     """Keys and values of one layer, (B, G, S, d_k) and (B, G, S, d_v)."""
@@ -60,7 +62,7 @@ class Cache:
     """
 
     def __init__(self, config, room=None, rolling=False):
-        _check_kind(room, rolling)
+        check_cache_kind(config, room, rolling)
         self.config, self.length, self.room = config, 0, room
         self.keep = {"full": None, "window": config.window - 1 if rolling and config.window else None}
         self.layers = [KV(self.keep[kind], room) for kind in config.layer_types]
@@ -113,10 +115,3 @@ class Cache:
         """Bytes that the keys and values take now."""
         kept = [x for kv in self.layers + self.cross for x in (kv.keys, kv.values) if x is not None]
         return sum(x.numel() * x.element_size() for x in kept)
-
-
-def _check_kind(room, rolling):
-    if room is not None and (not isinstance(room, int) or room < 1):
-        raise ValueError(f"room = {room!r}: expected a number of tokens, at least 1, or None to grow.")
-    if room is not None and rolling:
-        raise ValueError(f"room = {room} and rolling: a cache is static or rolling, not both.")

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from .block import Stack
+from .checks import check_last
 
 
 class Head(nn.Module):
@@ -61,9 +62,3 @@ class Decoder(nn.Module):
         x = self.stack(tokens, mask, positions=positions, cache=cache)  # (B, T, D)
         x = x if last is None else x[:, -last:]  # (B, N, D)
         return self.head(x)  # (B, N, V)
-
-
-def check_last(last):
-    """Refuse what a slice would take for something else: the last 0 would be all."""
-    if last is not None and (not isinstance(last, int) or last < 1):
-        raise ValueError(f"last = {last!r}: expected a number of tokens, at least 1, or None for all of them.")

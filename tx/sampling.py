@@ -8,12 +8,12 @@
 """
 
 import math
-from numbers import Integral, Real
 
 import torch
 import torch.nn.functional as F
 
 from .cache import Cache
+from .checks import check_ends, check_prompt, check_room, check_settings, check_start, check_writer
 from .masks import as_mask
 
 # ── choosing one token ───────────────────────────────────────────────────────────────────────────
@@ -154,7 +154,8 @@ def generate(
         beams: 1 draws or takes token by token; more is `beam_search`, of temperature 0.
         on_token: called as `on_token(tokens (B,), step)` after every token; True stops.
         cache: True, False (the same tokens, slower), or a `Cache` that may hold earlier tokens:
-            `source` is then what follows them. Afterwards it holds all but the last token.
+            `source` is then what follows them. Afterwards it holds all but the last token, in a row for
+            each beam.
         generator: a `torch.Generator`, for draws that can be repeated.
 
     Returns:
@@ -164,16 +165,16 @@ def generate(
         ValueError: a setting out of its range, an empty prompt, a prompt padded on the right, a text
             that learned positions or the cache have no room for, logits that are NaN.
     """
-    _check_settings(max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, beams, on_token)
-    two = _check_model(model, start)
-    _check_ends(source, eos, pad, cache, model.config.vocab_size)
+    check_settings(max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, beams, on_token)
+    two = check_writer(model, start)
+    check_ends(source, eos, pad, cache, model.config.vocab_size)
     eos = torch.as_tensor(eos, dtype=torch.long, device=source.device).reshape(-1)  # (E,)
     pad = pad if pad is not None else int(eos[0]) if len(eos) else 0
     cache = (Cache(model.config) if cache else None) if isinstance(cache, bool) else cache
     tokens = _first_tokens(start, source) if two else source
     own_mask = None if two else mask  # of the text that grows
-    _check_prompt(tokens, own_mask, cache)
-    _check_room(model.config, cache, tokens, own_mask, max_new_tokens)
+    check_prompt(tokens, own_mask, cache, model.config)
+    check_room(model.config, cache, tokens, own_mask, max_new_tokens)
     if max_new_tokens == 0:
         return tokens
     was_training = model.training
@@ -202,12 +203,12 @@ def beam_search(read, tokens, n_new, beams, eos, pad, penalty=1.0):
     """The most likely text, looked for with several at once: tokens (B, T) -> (B, T + n).
 
     Every step goes on from the likeliest so many of all continuations of all running texts. A text
-    that ends is kept with its log-probability per new token; a row is done when no running text can
-    beat the worst of those kept.
+    that ends is kept with its log-probability per new token; a row is done when the best running text,
+    as it stands, is no better than the worst of those kept.
 
     Args:
         read: `Reading`, or any function from a text so far (B, T) to logits (B, V) with a method
-            `select(rows)`, which moves what it remembers along with the texts.
+            `select(rows)`, which moves what it remembers along with the texts, and for a penalty `real`.
         tokens: (B, T).   n_new: at most so many.   beams: K.   eos: ids that end a text.
     """
     (B, T), K = tokens.shape, beams
@@ -258,112 +259,7 @@ def _pick(x, index):
 
 def _first_tokens(start, source):
     """What an encoder–decoder's answer begins with: (B, P)."""
-    _check_start(start, len(source))
+    check_start(start, len(source))
     start = torch.as_tensor(start, dtype=torch.long, device=source.device)  # () or (P,) or (B, P)
     start = start.reshape(1, -1) if start.dim() < 2 else start  # (1, P) or (B, P)
     return start.expand(len(source), -1)  # (B, P)
-
-
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────
-
-
-def _check_settings(max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, beams, on_token):
-    whole = {"max_new_tokens": max_new_tokens, "top_k": top_k, "beams": beams}
-    real = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
-    for name, value in (whole | real).items():
-        kind, words = (Integral, "a whole number") if name in whole else (Real, "a number")
-        if not (isinstance(value, kind) or value is None and name in ("top_k", "top_p", "min_p")):
-            raise ValueError(f"{name} = {value!r}: expected {words}.")
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens = {max_new_tokens}: expected 0 or more.")
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature = {temperature}: expected 0 (the likeliest token) or more.")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k = {top_k}: expected 1 or more, or None for all tokens.")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p = {top_p}: expected a probability in (0, 1].")
-    if min_p is not None and not 0 <= min_p <= 1:
-        raise ValueError(f"min_p = {min_p}: expected a share in [0, 1].")
-    if not 0 < repetition_penalty < math.inf:
-        raise ValueError(f"repetition_penalty = {repetition_penalty}: expected more than 0; 1 is none.")
-    if beams < 1:
-        raise ValueError(f"beams = {beams}: expected 1 or more.")
-    if beams > 1 and temperature > 0:
-        raise ValueError(f"beams = {beams} with temperature = {temperature}: beam search does not draw.")
-    if beams > 1 and on_token is not None:
-        raise ValueError(f"beams = {beams} with on_token: which text wins is known at the end only.")
-
-
-def _check_model(model, start):
-    """Whether the model has two stacks."""
-    two = model.config.encoder is not None
-    if not two and not model.config.causal:
-        raise ValueError("this model is an encoder: its tokens see both sides, it predicts no next one.")
-    if two and start is None:
-        raise ValueError("an encoder–decoder needs start: the ids that every answer begins with.")
-    if not two and start is not None:
-        raise ValueError("start is for encoder–decoders: put these ids at the end of source.")
-    return two
-
-
-def _check_ends(source, eos, pad, cache, vocab_size):
-    if not isinstance(source, torch.Tensor):
-        raise ValueError(f"source is a {type(source).__name__}: expected a tensor with a row for each text.")
-    ends = eos.reshape(-1).tolist() if isinstance(eos, torch.Tensor) else eos
-    ends = ends if isinstance(ends, (list, tuple)) else [ends]
-    if not all(isinstance(end, int) for end in ends):
-        raise ValueError(f"eos = {eos!r}: expected an id, or several; () for none.")
-    if pad is not None and not (isinstance(pad, int) and 0 <= pad < vocab_size):
-        raise ValueError(f"pad = {pad!r}: expected an id, 0 … {vocab_size - 1}.")
-    if cache is not None and not isinstance(cache, (bool, Cache)):
-        raise ValueError(f"cache = {cache!r}: expected True, False or a tx.Cache.")
-
-
-def _check_start(start, B):
-    try:
-        found = torch.as_tensor(start)  # () or (P,) or (B, P)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"start = {start!r}: expected an id, a row of ids, or a row for each text.") from error
-    right = found.dim() < 2 or found.dim() == 2 and len(found) in (1, B)
-    if not right or found.numel() and (found.is_floating_point() or found.dtype == torch.bool):
-        raise ValueError(
-            f"start {tuple(found.shape)} of {found.dtype}: expected an id, a row of ids, or a row for each of {B} "
-            "texts."
-        )
-
-
-def _check_prompt(tokens, mask, cache):
-    if tokens.dim() != 2:
-        raise ValueError(f"tokens {tuple(tokens.shape)}: expected (B, T); add the batch with tokens[None].")
-    if tokens.numel() == 0:
-        raise ValueError(f"empty prompt {tuple(tokens.shape)}: there must be a token to go on from.")
-    if not isinstance(mask, torch.Tensor):
-        return
-    expected = (len(tokens), tokens.shape[1] + (cache.length if cache is not None else 0))
-    if mask.dtype != torch.bool or tuple(mask.shape) != expected:
-        raise ValueError(
-            f"mask {tuple(mask.shape)} of {mask.dtype}: expected booleans {expected}, True = a real token, "
-            "the tokens of the cache included."
-        )
-    if not bool(mask[:, -1].all()):
-        row = int((~mask[:, -1]).nonzero()[0])
-        raise ValueError(
-            f"row {row} of mask ends in padding: new tokens follow the last place, so a decoder's prompts "
-            "are padded on the left."
-        )
-
-
-def _check_room(config, cache, tokens, mask, n_new):
-    past = cache.length if cache is not None else 0
-    stop = past + tokens.shape[1] + max(0, n_new - 1)  # the last token is never read
-    if cache is not None and cache.room is not None and stop > cache.room:
-        raise ValueError(
-            f"the cache has room for {cache.room} tokens: {past} in it, {tokens.shape[1]} in the prompt and "
-            f"{n_new} to come need {stop}."
-        )
-    padding = int((~mask).sum(1).min()) if isinstance(mask, torch.Tensor) else 0
-    if config.positions == "learned" and stop - padding > config.max_positions:
-        raise ValueError(
-            f"the model has {config.max_positions} learned positions: {past + tokens.shape[1] - padding} "
-            f"tokens and {n_new} to come need {stop - padding}. Shorten the prompt or max_new_tokens."
-        )

@@ -98,10 +98,10 @@ def add_writing(parser, *, model, max_tokens, temperature, top_p):
 
 def check_writing(args, beams=1):
     """Refuse settings before anything is loaded. Raises ValueError."""
-    from ..sampling import _check_settings
+    from ..checks import check_settings
 
-    _check_settings(args.max_tokens, args.temperature, args.top_k, args.top_p, args.min_p,
-                    args.repetition_penalty, beams, None)  # fmt: skip
+    check_settings(args.max_tokens, args.temperature, args.top_k, args.top_p, args.min_p,
+                   args.repetition_penalty, beams, None)  # fmt: skip
     if args.mine and args.dtype != "float32":
         raise ValueError("--mine compares numbers within 1e-4, so it needs --dtype float32.")
 

@@ -2,7 +2,7 @@
 
 A quoting cell carries the tag `quote` and the metadata `{"tx": {"quote": "masks.Mask"}}`; a list quotes
 several definitions, "multihead.MultiHeadAttention.forward" one method. A quote is the text of `tx` word
-for word, comments and annotations included, without docstrings and without calls of `_check_…` functions.
+for word, comments and annotations included, without docstrings and without calls of `check_…` functions.
 
     python -m tx.course.quoting            refresh every quoting cell of the book
     python -m tx.course.quoting --check    write nothing; list the cells that differ from tx
@@ -59,7 +59,7 @@ def _names(node):
 
 
 def _left_out(definition, lines):
-    """Numbers of the lines of docstrings and `_check_…` calls in a definition, with blank ones after."""
+    """Numbers of the lines of docstrings and `check_…` calls in a definition, with blank ones after."""
     dropped: set[int] = set()
     for node in ast.walk(definition):
         body = getattr(node, "body", [])
@@ -68,7 +68,7 @@ def _left_out(definition, lines):
             docstring = statement is body[0] and isinstance(getattr(value, "value", None), str)
             function = getattr(value, "func", None)
             called = getattr(function, "id", getattr(function, "attr", ""))
-            if docstring or called.startswith("_check_"):
+            if docstring or called.lstrip("_").startswith("check_"):
                 end = statement.end_lineno
                 while end < len(lines) and not lines[end].strip():
                     end += 1

@@ -559,9 +559,9 @@ def _outside_functions(node):
 
 
 def _is_guard(node):
-    """`_check_…(…)`, or an `if` that raises: what it refuses need not have the shape of an argument."""
+    """`check_…(…)`, or an `if` that raises: what it refuses need not have the shape of an argument."""
     refuses = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise)
-    return refuses or isinstance(node, ast.Expr) and ast.unparse(node).startswith("_check_")
+    return refuses or isinstance(node, ast.Expr) and ast.unparse(node).lstrip("_").startswith("check_")
 
 
 def _is_docstring(node):
