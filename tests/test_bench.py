@@ -32,6 +32,8 @@ def folder(tmp_path):
 
     made = tmp_path / "tiny"
     shutil.copytree(oracle.checkpoint("llama-3")[1], made)
+    values = json.loads((made / "config.json").read_text()) | {"max_position_embeddings": 128}
+    (made / "config.json").write_text(json.dumps(values))
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())[:61]
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, [], unk_token="!"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -109,7 +111,7 @@ def test_decode_of_a_folder(folder, capsys):
     assert all("6 of 6" in row and row.endswith("100%") for row in rows)
     values = json.loads((folder / "config.json").read_text())
     each = 3 * (32 * 8 * (4 + 2 + 2 + 4) + 3 * 32 * values["intermediate_size"]) + 61 * 32
-    assert f"float32: {each * 4 / 1e6:.0f} MB a token" in out
+    assert f"float32: a token reads {each * 4 / 1e6:.0f} MB of weights" in out
 
 
 def test_attention_prints_a_table(capsys):
@@ -149,3 +151,10 @@ def test_what_the_parser_refuses(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["bench", *arguments])
     assert "usage: python -m tx bench" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_more_tokens_than_positions_are_refused(folder, capsys):
+    options = ["--tokens", "64", "--no-compile", "--threads", str(torch.get_num_threads())]
+    assert main(["bench", "decode", "--model", str(folder), *options]) == 2
+    assert "64 to come are more than the 128 positions of" in capsys.readouterr().err

@@ -63,18 +63,6 @@ def compare(things, turns, progress=lambda text: None):
     ]
 
 
-def read_bandwidth(n_bytes=2**28, turns=7):
-    """Bytes a second at which large tensors are read: the most that decoding can use."""
-    x = torch.ones(n_bytes // 4)  # (N,)
-    x.sum()
-    times = []
-    for _ in range(turns):
-        start = time.perf_counter()
-        x.sum()
-        times.append(time.perf_counter() - start)
-    return n_bytes / min(times)
-
-
 # ── attention ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -104,13 +92,15 @@ class Decoding:
 
     same: {name: number of tokens before the first that differs from the first row's}.
     exact: {name: share of the tokens that the same weights choose in float32, given the text so far}.
-    bytes: of the weights that every token reads.
+    bytes: of the weights that every token reads. bandwidth: bytes a second at which this machine read a large
+    tensor in the same turns: bandwidth / bytes tokens a second are the most that decoding can reach.
     """
 
     rows: list
     same: dict
     exact: dict
     bytes: int
+    bandwidth: float
 
 
 def bench_decode(source, *, dtype, n_new=128, turns=3, compiled=True, progress=lambda text: None):
@@ -121,6 +111,9 @@ def bench_decode(source, *, dtype, n_new=128, turns=3, compiled=True, progress=l
     model = load(source, dtype=dtype)
     prompt = torch.tensor([load_tokenizer(source).encode(PROMPT)])  # (1, T)
     room = prompt.shape[1] + n_new
+    if room > model.config.max_positions:
+        raise ValueError(f"{prompt.shape[1]} tokens of the prompt and {n_new} to come are more than the "
+                         f"{model.config.max_positions} positions of {source}.")  # fmt: skip
     things = {}
     if has_transformers():
         theirs = as_transformers(model)
@@ -148,7 +141,10 @@ def bench_decode(source, *, dtype, n_new=128, turns=3, compiled=True, progress=l
         exact[name] = (best == tokens).float().mean().item()
     del float32
     layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    return Decoding(compare(things, turns, progress), same, exact, sum(m.weight.nbytes for m in layers))
+    memory = torch.ones(2**26)  # 256 MB, more than the caches of a processor hold
+    *rows, reading, again = compare(things | {"reading memory": memory.sum}, turns, progress)
+    bandwidth = memory.nbytes / reading.seconds
+    return Decoding([*rows, again], same, exact, sum(m.weight.nbytes for m in layers), bandwidth)
 
 
 def _check_compiler():

@@ -9,7 +9,6 @@ from numbers import Integral, Real
 
 import torch
 
-
 # ── attention ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -58,11 +58,9 @@ def _attention(args):
 def _decode(args):
     import torch
 
-    from ..bench import bench_decode, has_transformers, read_bandwidth
+    from ..bench import bench_decode, has_transformers
 
-    limit = read_bandwidth()
     print(f"greedy decoding of {args.model}, batch 1, {args.tokens} new tokens, {args.threads} threads")
-    print(f"this machine reads {limit / 1e9:.1f} GB/s: no token can come faster than its weights do")
     if not has_transformers():
         print("transformers is not installed, so it is not compared")
     for dtype in [args.dtype] if args.dtype else DTYPES:
@@ -70,8 +68,9 @@ def _decode(args):
             args.model, dtype=getattr(torch, dtype), n_new=args.tokens, turns=args.turns or 3,
             compiled=not args.no_compile, progress=_progress,
         )  # fmt: skip
-        most = limit / found.bytes
-        title = f"{dtype}: {found.bytes / 1e6:.0f} MB a token, so at most {most:.0f} tokens/s"
+        most = found.bandwidth / found.bytes
+        title = (f"{dtype}: a token reads {found.bytes / 1e6:.0f} MB of weights; memory was read at "
+                 f"{found.bandwidth / 1e9:.1f} GB/s, so the limit is {most:.0f} tokens/s")  # fmt: skip
         head = ("tokens/s", f"speed / {found.rows[0].name}", "of the limit", "same tokens", "as in fp32")
         _table(title, head, [
             (row.name, f"{args.tokens / row.seconds:.1f}", f"{1 / row.ratio:.2f}",
