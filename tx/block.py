@@ -366,6 +366,6 @@ class Stack(nn.Module):
         if len(k_slots) != past + T:  # keys were dropped, or slots are empty still
             who = who.at(q_slots, k_slots)
         if who.structure(T, len(k_slots)) == "dense":
-            who = who.dense((B, c.n_heads, T, len(k_slots)), device)  # (B or 1, H or 1, T, S)
+            who = who.dense((B, c.n_heads, T, len(k_slots)), device)  # (B or 1, H or 1, T or 1, S)
         scheme, wide = self.positions[kind], torch.promote_types(x.dtype, torch.float32)
         return who, scheme, scheme.tables(positions, q_slots[None], k_slots[None], wide)

@@ -231,7 +231,7 @@ def check_ends(source, eos, pad, cache, vocab_size):
 
 def check_start(start, B):
     try:
-        found = torch.as_tensor(start)  # () or (P,) or (B, P)
+        found = torch.as_tensor(start)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"start = {start!r}: expected an id, a row of ids, or a row for each text.") from error
     right = found.dim() < 2 or found.dim() == 2 and len(found) in (1, B)

@@ -117,11 +117,11 @@ class Reading:
         return logits[:, -1].float()  # (B, V)
 
     def select(self, rows):
-        """Go on with these rows of the batch, in this order. rows (B',) integers."""
+        """Go on with these rows of the batch, in this order. rows (R,) integers."""
         if self.cache is not None:
             self.cache.select(rows)
-        self.rows = rows if self.rows is None else self.rows[rows]  # (B',)
-        self.memory = None if self.memory is None else self.memory[rows]  # (B', S, D)
+        self.rows = rows if self.rows is None else self.rows[rows]  # (R,)
+        self.memory = None if self.memory is None else self.memory[rows]  # (R, S, D)
         self.mask, self.source_mask = (_select(mask, self.rows) for mask in self.first)
 
 

@@ -92,7 +92,7 @@ def compile_blocks(model):
     compiled = torch.compile(Block.forward)
 
     def forward(block, x, *rest):
-        return (compiled if x.shape[1] == 1 else Block.forward)(block, x, *rest)  # (B, T, D)
+        return (compiled if x.shape[1] == 1 else Block.forward)(block, x, *rest)
 
     for block in stack.blocks:
         block.forward = MethodType(forward, block)  # a method, so that a copy of the model has its own
