@@ -1,7 +1,9 @@
 """The grader: its wire, its verdicts, what it survives, and what it says."""
 
 import contextlib
+import inspect
 import json
+import linecache
 import math
 import os
 import subprocess
@@ -21,9 +23,16 @@ import grading_course as course  # noqa: E402
 from tx.course import contracts  # noqa: E402
 from tx.course.grading import live, plugin, proof, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
-from tx.course.grading.comparing import compare  # noqa: E402
+from tx.course.grading.advice import advice  # noqa: E402
+from tx.course.grading.comparing import compare, name_of, telling  # noqa: E402
 from tx.course.grading.impl import Gone, InProcess, TimedOut, time_limit  # noqa: E402
-from tx.course.grading.notebook import Notebook, Unreadable, fingerprint, without_magics  # noqa: E402
+from tx.course.grading.notebook import (  # noqa: E402
+    Notebook,
+    Unreadable,
+    begun,
+    fingerprint,
+    without_magics,
+)
 from tx.course.grading.progress import Progress  # noqa: E402
 from tx.course.grading.sandbox import Sandbox, Worker  # noqa: E402
 from tx.course.grading.submission import Submission, judge_notebook, students  # noqa: E402
@@ -131,13 +140,13 @@ ANSWERS = {
     "another right one": (lambda x, n: sum([x] * n) if n else 0 * x, "passed", ""),
     "nothing": (lambda x, n: None, "wrong", "forget `return`"),
     "a number": (lambda x, n: 1.0, "wrong", "a float tensor of shape (2, 3) expected"),
-    "an array": (lambda x, n: np.zeros(3), "wrong", "got a ndarray"),
+    "an array": (lambda x, n: np.zeros(3), "wrong", "got a NumPy array"),
     "wrong rank": (lambda x, n: (x * n)[None], "wrong", "shape (2, 3) expected, got (1, 2, 3)"),
     "one row": (lambda x, n: (x * n)[:1], "wrong", "shape (2, 3) expected"),
     "integers": (lambda x, n: (x * n).long(), "wrong", "a float tensor expected, got integer"),
     "nan": (lambda x, n: x * n * math.nan, "wrong", "got nan"),
     "an error": (lambda x, n: x.nope, "error", "AttributeError: 'Tensor' object has no attribute"),
-    "in place": (lambda x, n: x.mul_(n), "wrong", "changes its arguments in place"),
+    "in place": (lambda x, n: x.mul_(n), "wrong", "changes its argument x in place"),
     "an exit": (lambda x, n: sys.exit(0), "error", "SystemExit"),
     "a skip": (lambda x, n: pytest.skip("not today"), "error", "Skipped: not today"),
     "endless recursion": (lambda x, n: ANSWERS["endless recursion"][0](x, n), "error", "RecursionError"),
@@ -223,6 +232,7 @@ GENERAL = {
     "a factor of 0.5 too much": lambda x, n: x * n / 2,
     "+0.1 everywhere": lambda x, n: x * n + 0.1,
     "nothing returned": lambda x, n: None,
+    "the result in a tuple": lambda x, n: (x * n, n),
     "arguments changed in place": lambda x, n: x.mul_(n),
     None: lambda x, n: x * n + x.flip(0),
 }
@@ -341,6 +351,187 @@ def test_hostile_objects_come_back_plain():
     lie = checked(lambda x, n: (x + n).as_subclass(Liar))
     assert course.times.judge(lie).state == "wrong"
     assert course.times.judge(checked(lambda x, n: Agree())).state == "wrong"
+
+
+# ── what is said about the kinds of mistakes that everybody makes ────────────────────────────────
+
+
+def said(f, exercise=course.times, **kwargs):
+    """What a learner reads about an answer, on one line."""
+    return " ".join("\n".join(words.details(exercise.judge(f, seed=0), **kwargs)).split())
+
+
+def pair_exercise():
+    """An exercise with a pair as its answer: the double of x (T,), and its length."""
+    made = course.Exercise(
+        "pair", chapter=course.CHAPTER, kind="write", level=1, minutes=5, points=2, page="", checks="c",
+        question="q", hints=("a", "b", "c"), parts=("the double", "the length"),
+    )  # fmt: skip
+
+    @made.cases
+    def _(g):
+        yield (torch.tensor([1.0, 2.0]),)
+        yield (torch.arange(5.0),)
+
+    @made.reference
+    def _(x):
+        return 2 * x, len(x)
+
+    return made
+
+
+def test_numbers_that_differ_are_printed_with_the_digits_that_tell_them_apart():
+    report = course.times.judge(checked(lambda x, n: x * n * 1.00005), seed=0)
+    assert (report.expected[0].split()[0], report.got[0].split()[0]) == ("3.082", "3.0821*")
+    assert '"once changes nothing" breaks at index (0, 1): expected 1 2, got 1 2.0001' in report.contract
+    assert compare(3.0, 3.00006).words == "3 expected, got 3.0001"
+    assert telling([(1.0, 1.0 + 2**-40)]) > 9 and telling([(1.0, 2.0)]) == 4
+
+
+def test_a_row_of_long_numbers_stays_on_one_line():
+    expected, got = -torch.arange(24.0).view(2, 12) * 1.2345e-5 - 1, -torch.ones(2, 12)
+    left, right = words.side_by_side(compare(expected, got))
+    assert max(map(len, left + right)) <= words.WIDTH - len(words.INDENT) - words.LABEL
+    assert any("*" in line for line in right)
+
+
+def test_what_a_value_is_called():
+    assert name_of(torch.tensor(1)) == "an integer tensor of shape ()"
+    assert name_of(0.0) == "the number 0.0" and name_of(0) == "the number 0"
+    assert name_of(np.zeros(2)) == "a NumPy array" and name_of(torch.ones(1).sum) == "a function"
+
+
+def test_an_item_that_is_none_is_no_forgotten_return():
+    text = said(lambda x: (2 * x, None), pair_exercise(), named=True)
+    assert "result, the length: nothing (None) this part of the result is None" in text
+    assert "return`" not in text and "nothing returned" not in text
+
+
+def test_the_items_of_a_pair_are_diagnosed_together():
+    pair = pair_exercise()
+    assert pair.judge(lambda x: (-2 * x, -len(x))).mistake == "the other sign"
+    report = pair.judge(lambda x: (2 * x, torch.tensor(len(x))))
+    assert report.mistake == "a tensor in place of a Python number"
+    assert report.got == ["result, the length:", "an integer tensor of shape (): 2"]
+    assert pair.judge(lambda x: (2 * x, float(len(x)))).mistake is None
+
+
+def test_no_factor_of_one_and_no_summand_of_zero_is_named():
+    assert course.times.judge(checked(lambda x, n: x * n * 0.9998)).mistake is None
+    assert course.times.judge(checked(lambda x, n: x * n + 8e-5)).mistake is None
+
+
+def test_values_that_are_right_get_no_diagnosis_but_their_kind():
+    ones = course.exercise("times")
+    ones.cases(lambda g: iter([(torch.ones(2, 2), 1), (torch.zeros(3), 1)]))
+    ones.mistakes.clear()
+    assert ones.judge(lambda x, n: (x * n).long()).mistake == "another kind of number"
+
+
+def test_ones_own_check_that_refuses_what_is_allowed():
+    def strict(x, n):
+        if n != 2:
+            raise ValueError("n")
+        return x * n
+
+    def asserts(x, n):
+        assert x.shape == (2, 3)
+        return x * n
+
+    line = "these arguments are allowed: it is your own check that refuses them"
+    for f in (strict, asserts):
+        space = {"torch": torch}
+        exec(compile(textwrap.dedent(inspect.getsource(f)), "x.ipynb[cell 1]", "exec"), space)
+        linecache.cache["x.ipynb[cell 1]"] = (1, None, textwrap.dedent(inspect.getsource(f)).splitlines(True), "")
+        assert line in said(space[f.__name__])
+    assert line not in said(checked(lambda x, n: x.nope))
+
+
+def test_an_error_that_is_returned():
+    text = said(lambda x, n: ValueError("n") if n < 0 else x * n)
+    assert "it returned a ValueError an error is raised, not returned" in text
+
+
+def test_an_argument_that_is_changed_has_a_name_and_hides_no_wrong_result():
+    assert "right, but your code changes its argument x in place" in said(checked(lambda x, n: x.mul_(n)))
+    report = course.times.judge(checked(lambda x, n: x.add_(n)))
+    assert report.mistake == "added instead of multiplied"
+    assert report.remark.endswith("(*); your code changes its argument x in place")
+    report = course.times.judge(checked(lambda x, n: -x.mul_(n)))
+    assert report.mistake == "the other sign"
+
+
+def test_contracts_say_nothing_about_what_is_no_tensor():
+    report = course.times.judge(checked(lambda x, n: (x + n, n)))
+    assert report.stage == "type" and not report.holds and not report.breaks and not report.contract
+
+
+def test_torch_may_say_not_implemented_and_that_is_no_stub():
+    report = course.times.judge(checked(lambda x, n: (x * n).long().softmax(-1)))
+    assert report.state == "error" and "this needs floats" in report.reason
+
+
+ADVISED = {
+    "SyntaxError: invalid character '…' (U+2026)": "a … of the stub",
+    "TypeError: unsupported operand type(s) for -: 'ellipsis' and 'Tensor'": "a … of the stub",
+    "TypeError: f() takes 2 positional arguments but 3 were given": "the arguments of its stub",
+    "NameError: name 'zz' is not defined": "misspelt",
+    "NameError: name 'zz' is not defined. Did you mean 'z'?": "",
+    "AttributeError: nothing of that kind": "",
+}
+
+
+@pytest.mark.parametrize("line", ADVISED)
+def test_common_errors_get_a_sentence(line):
+    said = advice(line)
+    assert (ADVISED[line] in said) if ADVISED[line] else not said
+
+
+COMMON = {
+    "no keepdim": (lambda x, n: torch.ones(2, 3) - torch.ones(2), "keepdim=True"),
+    "inner axes": (lambda x, n: torch.ones(2, 3) @ torch.ones(2, 3), "@ sums over"),
+    "inner axes of a batch": (lambda x, n: torch.ones(1, 2, 3) @ torch.ones(1, 2, 3), "@ sums over"),
+    "a vector": (lambda x, n: torch.ones(3) @ torch.ones(2), "@ sums over"),
+    "one batch row": (lambda x, n: torch.ones(2, 3).view(3), "view and reshape keep"),
+    "a view after a transpose": (lambda x, n: torch.ones(2, 3).T.view(6), "reshape copies"),
+    "two dtypes": (lambda x, n: torch.ones(2, 2) @ torch.ones(2, 2).double(), "two kinds of numbers"),
+    "a mean of whole numbers": (lambda x, n: torch.ones(2).long().mean(), "this needs floats"),
+    "no graph": (lambda x, n: x.sum().backward(), "requires_grad_()"),
+    "another device": (lambda x, n: x.cuda(), "so is the grader"),
+    "recursion": (lambda x, n: COMMON["recursion"][0](x, n), "calls itself"),
+    "one argument too few": (lambda x: x, "keep them"),
+    "a misspelt method": (lambda x, n: x.softmx(-1), "Did you mean 'softmax'?"),
+}
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_errors_as_torch_and_python_word_them_get_a_sentence(name):
+    function, sentence = COMMON[name]
+    report = course.times.judge(function)
+    assert report.state == "error" and sentence in report.reason, report.reason
+
+
+def test_a_wrong_result_before_a_loop_without_end_is_noted():
+    def slow(x, n):
+        while n == 3:
+            pass
+        return x + n
+
+    report = course.exercise("times", seconds=0.3).judge(slow)
+    assert report.state == "timeout" and "6 of 6 numbers differ" in report.notes[0]
+
+
+def test_a_stub_that_is_still_reached(judged):
+    left = judged(answer("y = x * n\nraise NotImplementedError"))
+    assert left.state == "todo" and left.reason == words.STILL_A_STUB
+    assert judged((course.STUB.format(name="times"), "times")).reason == ""
+
+
+def test_no_stub_of_the_course_looks_begun():
+    for path in sorted(live.FOLDER.glob("*.ipynb")):
+        for cell in Notebook.read(path).cells:
+            if cell.exercise and "NotImplementedError" in cell.source:
+                assert not begun(cell.source), (path, cell.exercise)
 
 
 # ── a notebook in a process of its own ───────────────────────────────────────────────────────────

@@ -34,11 +34,11 @@ class ContractBroken(AssertionError):
         super().__init__(f"{name}: breaks at {where}\n  expected {expected}\n  got      {got}")
 
 
-def _short(x):
+def _short(x, digits=4):
     """A tensor or number in a few digits."""
     if not isinstance(x, torch.Tensor):
         return str(x)
-    numbers = [f"{n:.4g}" for n in x.detach().flatten()[:8].tolist()]
+    numbers = [f"{n:.{digits}g}" for n in x.detach().flatten()[:8].tolist()]
     dots = " …" if x.numel() > 8 else ""
     return " ".join(numbers) + dots
 
@@ -46,15 +46,18 @@ def _short(x):
 def same(name, got, expected, where="", tolerance=TOLERANCE):
     """`got` equals `expected` in shape and value; NaN equals nothing."""
     if tuple(got.shape) != tuple(expected.shape):
-        raise ContractBroken(name, where or "the shape", tuple(expected.shape), tuple(got.shape))
+        spot = f"{where}, the shape" if where else "the shape"
+        raise ContractBroken(name, spot, tuple(expected.shape), tuple(got.shape))
     wrong = ~((got - expected).abs() <= tolerance)  # same shape; ~(<=) so that NaN counts as wrong
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
         spot = f"index {at}" if at else "its value"
         row = at[:-1]  # the row around the first wrong number says more than the number
+        digits = next((n for n in range(4, 10) if _short(expected[at], n) != _short(got[at], n)), 4)
         raise ContractBroken(
-            name, f"{where}, {spot}" if where else spot, _short(expected[row]), _short(got[row])
-        )
+            name, f"{where}, {spot}" if where else spot,
+            _short(expected[row], digits), _short(got[row], digits),
+        )  # fmt: skip
 
 
 def _nudged(x, t):
@@ -182,7 +185,11 @@ def batch_independence(f, x):
     """Every row of the batch gives what it gives alone. x (B, …)."""
     whole = f(x)
     for b in range(x.shape[0]):
-        same("batch rows are independent", f(x[b : b + 1])[0], whole[b], f"batch row {b}")
+        try:
+            same("batch rows are independent", whole[b], f(x[b : b + 1])[0], f"batch row {b}")
+        except ContractBroken as broken:
+            expected, got = f"{broken.expected} as it gives alone", f"{broken.got} in the batch"
+            raise ContractBroken(broken.name, broken.where, expected, got) from None
 
 
 def positions_stay_put(split, x):

@@ -39,23 +39,46 @@ def compare(expected, got, tolerance=TOLERANCE, path=""):
     return _numbers(expected, got, tolerance, path)
 
 
-def name_of(value):
+def name_of(value, digits=6):
     """What a value is, in words."""
     if value is None:
         return "nothing (None)"
     if isinstance(value, torch.Tensor):
-        return f"a {kind_of(value.dtype)} tensor of shape {shape(value)}"
+        return f"{_a(kind_of(value.dtype))} tensor of shape {shape(value)}"
     if isinstance(value, bool):
         return f"the boolean {value}"
     if isinstance(value, numbers.Number):
-        return f"the number {value:.6g}" if isinstance(value, float) else f"the number {value}"
+        text = f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+        return f"the number {text}{'.0' * (isinstance(value, float) and text.lstrip('-').isdigit())}"
     if isinstance(value, str):
         return f"the string {value!r}"
     if isinstance(value, (list, tuple, dict)):
         plural = "s" if len(value) != 1 else ""
         kind = next(k.__name__ for k in (list, tuple, dict) if isinstance(value, k))
         return f"a {kind} of {len(value)} item{plural}"
-    return f"a {getattr(value, '_kind', type(value).__name__)}"
+    return _a(_kind_of_object(value))
+
+
+def _a(noun):
+    return f"{'an' if noun[0] in 'AEIOaeiou' else 'a'} {noun}"
+
+
+def _kind_of_object(value):
+    """The kind of what is no plain value: itself here, or a handle of it."""
+    kind = str(getattr(value, "_kind", None) or type(value).__name__)
+    return _OBJECTS.get(kind, kind)
+
+
+_OBJECTS = {
+    "ndarray": "NumPy array", "builtin_function_or_method": "function", "method": "function",
+    "type": "class",
+}  # fmt: skip
+_REMARKS = {
+    "NumPy array": "torch.from_numpy makes a tensor of it",
+    "function": "it was not called: are its () missing?",
+    "class": "it was not called: are its () missing?",
+    "generator": "tuple(…) and list(…) take the items out of a generator",
+}
 
 
 def kind_of(dtype):
@@ -73,14 +96,22 @@ def shape(x):
 
 
 def _kind(expected, got, path):
+    if got is None and path:
+        words, remark = f"result{path} is None", "this part of the result is None"
+        return Mismatch("type", words, expected, got, path, remark=remark)
     if got is None:
         words = "it returns nothing: did you forget `return`?"
         return Mismatch("nothing", words, expected, got, path, remark="did you forget `return`?")
-    words, remark = f"{name_of(expected)} expected, got {name_of(got)}", ""
+    words = f"{name_of(expected)} expected, got {name_of(got)}"
+    remark = _REMARKS.get(_kind_of_object(got), "")
     if isinstance(expected, numbers.Number) and isinstance(got, torch.Tensor) and got.numel() == 1:
         remark = ".item() gives the number of a tensor"
     if isinstance(expected, torch.Tensor) and isinstance(got, numbers.Number):
         remark = "did .item() or float() take it out of its tensor?"
+    if isinstance(expected, torch.Tensor) and isinstance(got, list):
+        remark = "torch.tensor makes a tensor of numbers, torch.stack one of tensors"
+    if isinstance(expected, torch.Tensor) and isinstance(got, tuple):
+        remark = "a comma behind a value makes a tuple" if len(got) == 1 else "one tensor is asked for"
     return Mismatch("type", words, expected, got, path, remark=remark)
 
 
@@ -102,7 +133,7 @@ def _tensors(expected, got, tolerance, path):
     if not wrong.any():
         return None
     at = tuple(wrong.nonzero()[0].tolist())
-    words, count = f"{number(expected[at].item())} expected, got {number(got[at].item())}", ""
+    words, count = _unlike(expected[at].item(), got[at].item()), ""
     if wrong.numel() > 1:
         count = f"{int(wrong.sum())} of {wrong.numel()} numbers differ (*)"
         words = f"{count[:-4]}, first at {list(at)}: {words}"
@@ -121,8 +152,7 @@ def _numbers(expected, got, tolerance, path):
     )  # fmt: skip
     if near:
         return None
-    words = f"{number(expected)} expected, got {number(got)}"
-    return Mismatch("value", words, expected, got, path)
+    return Mismatch("value", _unlike(expected, got), expected, got, path)
 
 
 def _sequences(expected, got, tolerance, path):
@@ -148,12 +178,23 @@ def _dicts(expected, got, tolerance, path):
     return next((mismatch for mismatch in found if mismatch), None)
 
 
-def number(x):
+def _unlike(expected, got):
+    digits = telling([(expected, got)])
+    return f"{number(expected, digits)} expected, got {number(got, digits)}"
+
+
+def telling(pairs, digits=4):
+    """How many digits tell the two numbers of every pair apart."""
+    enough = (n for n in range(digits, 17) if all(number(e, n) != number(g, n) for e, g in pairs))
+    return next(enough, digits)
+
+
+def number(x, digits=4):
     """A number in few digits."""
     if isinstance(x, bool):
         return str(int(x))
     if isinstance(x, int):
         return str(x)
     if isinstance(x, complex):
-        return f"{x:.4g}"
-    return "0" if x == 0 else f"{x:.4g}"
+        return f"{x:.{digits}g}"
+    return "0" if x == 0 else f"{x:.{digits}g}"

@@ -14,6 +14,7 @@ import torch
 
 from tx.course.grading import general
 from tx.course.grading import report as words
+from tx.course.grading.advice import refuses
 from tx.course.grading.comparing import TOLERANCE, Mismatch, compare, name_of
 from tx.course.grading.impl import Gone, Impl, InProcess, Raised, Session, TimedOut
 from tx.course.grading.reach import Borrowed
@@ -42,14 +43,15 @@ class raises:
 class Outcome:
     """What one case gave: a value, or the error that was raised."""
 
-    def __init__(self, value=None, raised=None, changed=False):
-        self.value, self.raised, self.changed = value, raised, changed
+    def __init__(self, value=None, raised=None, changed=()):
+        self.value, self.raised = value, raised
+        self.changed = changed  # the names of the arguments that it changed
 
     def equals(self, other, tolerance):
         """The same result, or the same kind of error."""
         if self.raised or other.raised:
             return bool(self.raised and other.raised) and self.raised.kind == other.raised.kind
-        return self.changed == other.changed and not compare(other.value, self.value, tolerance)
+        return not compare(other.value, self.value, tolerance)
 
 
 class Exercise:
@@ -146,7 +148,7 @@ class Exercise:
             report.reason = f"it calls {name}, and that is the answer: write it yourself"
         except TimedOut:
             report.state = "timeout"
-            report.reason = f"not done after {session.seconds:g} s: does a loop never end?"
+            report.reason = f"not done after {session.seconds:g} s: does a loop never end, or take too many steps?"
         except Gone:
             report.state = "error"
             report.reason = "it ended the whole program (exit, a crash, or too much memory)"
@@ -160,8 +162,13 @@ class Exercise:
         got = []
         for case in cases:
             report.called = self.called(case)
-            got.append(self._run(session, case))
-            if got[-1].raised and got[-1].raised.kind == "NotImplementedError":
+            try:
+                got.append(self._run(session, case))
+            except TimedOut:
+                self._note_first_wrong(report, cases, expected, got)
+                raise
+            error = got[-1].raised
+            if error and error.kind == "NotImplementedError" and not error.message:  # torch says why
                 report.state, report.called = "todo", ""
                 return
         mismatches = [
@@ -174,11 +181,21 @@ class Exercise:
             self._show(report, cases[first], mismatches[first])
             report.mistake, report.why = self._fingerprint(seed, got)
             report.general = report.mistake not in [name for name, _, _ in self.mistakes]
-        self._check_contracts(report, session)
+        if first is None or not _is_another_thing(mismatches[first]):
+            self._check_contracts(report, session)
         if first is None:
             report.state = "wrong" if report.breaks else "passed"
             if report.breaks:
                 report.reason = f"a contract breaks: {report.breaks[0]}"
+
+    def _note_first_wrong(self, report, cases, expected, got):
+        """Of an answer that is too slow, say what was wrong before."""
+        for case, *outcomes in zip(cases, expected, got, strict=False):
+            mismatch = self._mismatch(case, *outcomes)
+            if mismatch:
+                line = mismatch.words.splitlines()[0]
+                report.notes.append(f"{self.called(case)} came to its end, and is wrong: {line}")
+                return
 
     def _expected(self, seed):
         """The cases of a seed and what the reference gives on them."""
@@ -206,7 +223,7 @@ class Exercise:
         return [self._run(session, case) for case in cases]
 
     def _run(self, session, case):
-        session.changed = False
+        session.changed = []
         try:
             value = self._call(session.impl, *(case.args if isinstance(case, raises) else case))
             return Outcome(value, changed=session.changed)
@@ -222,18 +239,26 @@ class Exercise:
             if got.raised is None:
                 text = f"these arguments have to be refused with a {case.names}; it returned"
                 text += f" {name_of(got.value)}"
-                return Mismatch("raises", text, case.names, got.value)
+                returned = str(getattr(got.value, "_kind", "")).endswith(("Error", "Exception"))
+                remark = "an error is raised, not returned: `raise` in place of `return`" if returned else ""
+                return Mismatch("raises", text, case.names, got.value, remark=remark)
             if not isinstance(got.raised, case.kinds):
                 text = f"these arguments have to be refused with a {case.names}; it raised"
                 text += f" {words.error_line(got.raised)}"
                 return Mismatch("raises", text, case.names, got.raised)
             return None
         if got.raised:
-            return Mismatch("error", words.error_line(got.raised), expected.value, got.raised)
+            own = "these arguments are allowed: it is your own check that refuses them"
+            line, remark = words.error_line(got.raised), own if refuses(got.raised) else ""
+            return Mismatch("error", line, expected.value, got.raised, remark=remark)
         mismatch = compare(expected.value, got.value, self.tolerance)
-        if mismatch is None and got.changed:
-            text = "the result is right, but your code changes its arguments in place"
-            return Mismatch("changed", text, expected.value, got.value)
+        if not got.changed:
+            return mismatch
+        plural, names = "s" * (len(got.changed) > 1), " and ".join(got.changed)
+        place = f"your code changes its argument{plural} {names} in place"
+        if mismatch is None:
+            return Mismatch("changed", f"the result is right, but {place}", expected.value, got.value)
+        mismatch.remark = "; ".join(filter(None, [mismatch.remark, place]))
         return mismatch
 
     def _show(self, report, case, mismatch):
@@ -264,15 +289,22 @@ class Exercise:
         asked = range(len(cases)) if right else plain
         if not any(not got[i].raised and self._mismatch(*triples[i]) for i in asked):
             return self._refusal(triples)
+        changed = [bool(got[i].changed) for i in plain]
+        values_right = all(got[i].equals(expected[i], self.tolerance) for i in plain)
         for name, why, mistaken in self._mistaken(seed):
+            if values_right and changed != [bool(mistaken[i].changed) for i in plain]:
+                continue
             if all(self._same(cases[i], got[i], mistaken[i]) for i in asked):
                 return name, why
-        if any(got[i].changed for i in plain):
-            return "arguments changed in place", "whoever calls it still needs them: work on a copy."
+        found: tuple[str | None, str] = None, ""
         if right or any(got[i].raised for i in plain):
-            return self._refusal(triples)
-        pairs = [(expected[i].value, got[i].value) for i in plain]
-        return general.diagnose(pairs, self.tolerance)
+            found = self._refusal(triples)
+        elif not values_right:
+            pairs = [(expected[i].value, got[i].value) for i in plain]
+            found = general.diagnose(pairs, self.tolerance)
+        if found[0] is None and any(changed):
+            return "arguments changed in place", "whoever calls it still needs them: work on a copy."
+        return found
 
     def _same(self, case, got, mistaken):
         """Whether two answers agree on a case; where an error is due, any value is the same."""
@@ -307,6 +339,13 @@ class Exercise:
                 report.breaks.append(name)
                 if not report.stage:  # the results were right until here
                     report.contract = f'"{name}" cannot be checked: {words.error_line(error)}'
+
+
+def _is_another_thing(mismatch):
+    """Whether the result is no number or tensor: it has none of the properties of a contract."""
+    numeric = (torch.Tensor, int, float)
+    whole = mismatch.kind in ("nothing", "type") and not mismatch.path
+    return whole and not isinstance(mismatch.got, numeric)
 
 
 def _fresh():

@@ -14,14 +14,26 @@ def diagnose(pairs, tolerance):
     Returns (name, why), or (None, "").
     """
     equal = lambda e, g: compare(e, g, tolerance) is None
+    if all(equal(e, g) for e, g in pairs):
+        return None, ""
     if any(g is None for _, g in pairs):
         if all(g is None for _, g in pairs):
             return "nothing returned", "without a `return` a function gives None."
         return None, ""
+    pairs = [item for e, g in pairs for item in _items(e, g, equal)]
     for name, why, change in _CHANGES:
         if _explains(change, pairs, equal):
             return name, why
     return _constant(pairs, equal)
+
+
+def _items(e, g, equal):
+    """Of two tuples or lists the items that differ, in pairs; of anything else, the pair itself."""
+    if isinstance(e, (list, tuple)) and isinstance(g, (list, tuple)) and len(e) == len(g):
+        differ = [pair for pair in zip(e, g, strict=True) if not equal(*pair)]
+        if differ:
+            return [item for pair in differ for item in _items(*pair, equal=equal)]
+    return [(e, g)]
 
 
 def _explains(change, pairs, equal):
@@ -45,6 +57,20 @@ def _each(*functions):
     return lambda e, g: [(f(e), g) for f in functions]
 
 
+def _item(g, place):
+    """An item of a tuple."""
+    if not isinstance(g, tuple):
+        raise TypeError
+    return g[place]
+
+
+def _stacked(g):
+    """A list as a tensor."""
+    if not isinstance(g, list):
+        raise TypeError
+    return torch.stack(g) if isinstance(g[0], torch.Tensor) else torch.tensor(g)
+
+
 def _finite(e, g):
     """Right wherever it is a number, and a number somewhere."""
     if e.shape != g.shape:
@@ -54,6 +80,18 @@ def _finite(e, g):
 
 
 _CHANGES = [
+    ("another kind of number", "the values are right, their dtype is not.",
+     lambda e, g: [(e.double(), g.double())]),
+    ("a list in place of a tensor",
+     "the numbers are right: torch.tensor makes a tensor of numbers, torch.stack one of tensors.",
+     lambda e, g: [(e, _stacked(g).to(e.dtype))]),
+    ("the result in a tuple", "the right result is in it: return it alone, with no comma behind it.",
+     lambda e, g: [(e, _item(g, place)) for place in (0, -1)]),
+    ("a Python number in place of a tensor", "the number is right: leave it in its tensor.",
+     lambda e, g: [(e.item(), float(g))] if isinstance(g, (int, float)) else [(0, 1)]),
+    ("a tensor in place of a Python number", "the number is right: .item() takes it out.",
+     lambda e, g: [(e, g)] if isinstance(e, torch.Tensor) or not isinstance(g, torch.Tensor)
+     else [(float(e), g.item())]),
     ("the last two axes swapped", "the numbers are right and their places are transposed.",
      _of(lambda e: e.transpose(-1, -2))),
     ("the other sign", "every number is right but for its sign.", _of(lambda e: -e)),
@@ -65,14 +103,6 @@ _CHANGES = [
     ("a root too many", "this is the root of the right result.", _of(lambda e: e.sqrt())),
     ("a square too many", "this is the square of the right result.", _of(lambda e: e.square())),
     ("one over it", "this is one divided by the right result.", _of(lambda e: e.reciprocal())),
-    ("a list in place of a tensor", "the numbers are right: torch.tensor makes a tensor of a list.",
-     lambda e, g: [(e, torch.tensor(g, dtype=e.dtype))] if isinstance(g, list) else [(0, 1)]),
-    ("a Python number in place of a tensor", "the number is right: leave it in its tensor.",
-     lambda e, g: [(e.item(), float(g))] if isinstance(g, (int, float)) else [(0, 1)]),
-    ("a tensor in place of a Python number", "the number is right: .item() takes it out.",
-     lambda e, g: [(float(e), float(g.item()))] if isinstance(e, (int, float)) else [(0, 1)]),
-    ("another kind of number", "the values are right, their dtype is not.",
-     lambda e, g: [(e.double(), g.double())]),
     ("a sum too many", "this is the right result, summed over an axis as well.",
      _each(lambda e: e.sum(-1), lambda e: e.sum(-2), lambda e: e.sum())),
     ("a mean too many", "this is the mean of the right result over an axis.",
@@ -99,8 +129,8 @@ def _constant(pairs, equal):
         return None, ""
     factor = (got[large] / expected[large]).median().item()
     summand = (got - expected).median().item()
-    if abs(factor) > 1e-3 and equal(expected * factor, got):
+    if abs(factor) > 1e-3 and abs(factor - 1) > 1e-3 and equal(expected * factor, got):
         return f"a factor of {factor:.4g} too much", "the result is right but for a constant factor."
-    if equal(expected + summand, got):
+    if abs(summand) > 1e-3 and equal(expected + summand, got):
         return f"{summand:+.4g} everywhere", "the result is right but for a constant that is added."
     return None, ""

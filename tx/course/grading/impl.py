@@ -57,7 +57,7 @@ class Session:
     def __init__(self, seconds=None):
         self.seconds = seconds  # how long one request may take
         self.printed = ""  # what the learner's code printed
-        self.changed = False  # whether it changed its arguments
+        self.changed = []  # the arguments that it changed, by name
         self.impl = Impl(self, 0)
 
     def ask(self, do, on, args, kwargs):
@@ -71,7 +71,8 @@ class Session:
                 raise Borrowed(str(reply["borrowed"]))
             self.printed = (self.printed + reply["printed"])[:2_000]
             if "raised" not in reply:
-                self.changed = self.changed or (do != "get" and reply["changed"])
+                new = [str(name)[:40] for name in reply["changed"][:9]]
+                self.changed += [name for name in new if name not in self.changed]
                 return reply["result"]
             error = rebuilt(reply["raised"])
         except (ValueError, TypeError, LookupError):  # bytes that our side of it did not write

@@ -6,7 +6,9 @@ in which a notebook is graded.
 
 import builtins
 import contextlib
+import inspect
 import traceback
+from difflib import get_close_matches
 
 import torch
 
@@ -61,7 +63,7 @@ class Learner:
 
     def _reply(self, request, output):
         target, args, kwargs = request["on"], request["args"], request["kwargs"]
-        before = wire.pack([args, kwargs], self._as_handle)
+        before = self._packed(args, kwargs)
         with (
             contextlib.redirect_stdout(output),
             contextlib.redirect_stderr(output),
@@ -72,11 +74,17 @@ class Learner:
                 leaves, args = tracked(args)
                 result = gradients(self.traps.guarded(target), leaves, args, kwargs)
             elif request["do"] == "get":
-                result = self.traps.guarded(getattr)(target, *args)
+                return {"result": self.traps.guarded(getattr)(target, *args), "changed": []}
             else:
                 result = self.traps.guarded(target)(*args, **kwargs)
-        changed = wire.pack([args, kwargs], self._as_handle) != before
-        return {"result": result, "changed": changed}
+        after = self._packed(args, kwargs)
+        changed = [key for key in before if before[key] != after[key]]
+        return {"result": result, "changed": _names(target, changed) if changed else []}
+
+    def _packed(self, args, kwargs):
+        """Bytes of every argument, by position or name."""
+        pairs = [*enumerate(args), *kwargs.items()]
+        return {key: wire.pack(value, self._as_handle) for key, value in pairs}
 
     def _as_handle(self, value):
         for i, known in enumerate(self.objects):
@@ -84,6 +92,17 @@ class Learner:
                 return [i, type(value).__name__]
         self.objects.append(value)
         return [len(self.objects) - 1, type(value).__name__]
+
+
+def _names(target, keys):
+    """What the arguments at some positions are called, as far as it can be found out."""
+    try:
+        names = [p.name for p in inspect.signature(getattr(target, "forward", target)).parameters.values()
+                 if p.kind != p.VAR_POSITIONAL]  # fmt: skip
+    except BaseException:  # a learner's object may do anything
+        names = []
+    return [names[key] if isinstance(key, int) and key < len(names)
+            else f"number {key + 1}" if isinstance(key, int) else key for key in keys]  # fmt: skip
 
 
 def tracked(args):
@@ -112,7 +131,7 @@ def describe(error):
     """An exception in plain values: its kind, its built-in ancestor, its message, and where."""
     kinds = [k.__name__ for k in type(error).__mro__ if getattr(builtins, k.__name__, None) is k]
     try:
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = error.msg if isinstance(error, SyntaxError) else str(error) + _similar(error)
     except BaseException:
         message = "(its message cannot be read)"
     if isinstance(error, MemoryError) or "allocate memory" in message:
@@ -123,6 +142,18 @@ def describe(error):
         "message": " ".join(message.split())[:400],
         "where": where(error),
     }
+
+
+def _similar(error):
+    """The name that was probably meant, where one was not found."""
+    names: list[str] = []
+    if isinstance(error, NameError):
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        names = [*frame.f_locals, *frame.f_globals]
+    elif isinstance(error, AttributeError) and error.name:
+        names = dir(error.obj)
+    near = get_close_matches(str(getattr(error, "name", "")), names, n=1, cutoff=0.75)
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 def where(error):

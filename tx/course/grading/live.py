@@ -10,7 +10,7 @@ from pathlib import Path
 from tx.course.grading import report as words
 from tx.course.grading.comparing import name_of
 from tx.course.grading.exercise import in_module
-from tx.course.grading.notebook import Notebook, Unreadable, fingerprint
+from tx.course.grading.notebook import Notebook, Unreadable, begun, fingerprint
 from tx.course.grading.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,7 +57,10 @@ def grade(name):
         print(f"`{name}` is {name_of(answer)} here, not a function: run the cell that defines it.")
         return
     report = exercise.judge(answer)
-    report.tree = fingerprint(_source(answer))
+    source = _source(answer)
+    report.tree = fingerprint(source)
+    if report.state == "todo" and begun(source):
+        report.reason = words.STILL_A_STUB
     progress = _progress().load()
     lines = words.present(report, progress)
     progress.save()

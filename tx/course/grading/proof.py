@@ -105,15 +105,19 @@ class Proof:
 
     def section(self):
         """The exercise's part of the page."""
-        lines = [f"### {self.exercise.name}", "", self.exercise.checks[:1].upper()
-                 + self.exercise.checks[1:] + ".", "",
-                 "| answer | verdict | caught by | named as |", "|---|---|---|---|"]  # fmt: skip
+        lines = ["| answer | verdict | caught by | named as |", "|---|---|---|---|"]
         for answer, report in self.rows:
             mark = "right" if answer.expect == "passed" else "wrong"
             name = f"{'general: ' * report.general}{report.mistake}" if report.mistake else "–"
             cells = (f"{mark}: {answer.what}", report.state, _caught(report), name)
             lines.append(f"| {' | '.join(map(_escaped, cells))} |")
-        return "\n".join(lines) + "\n"
+        counts = _counts(lines)
+        summary = f"{counts['killed']} of {counts['wrong']} wrong answers caught"
+        if counts["told"]:
+            summary += f", {counts['named']} of {counts['told']} named"
+        checks = self.exercise.checks[:1].upper() + self.exercise.checks[1:] + "."
+        head = [f"### {self.exercise.name}", "", checks, "", f":::{{dropdown}} {summary}"]
+        return "\n".join([*head, *lines, ":::"]) + "\n"
 
 
 def _escaped(text):
@@ -146,7 +150,8 @@ answer is. This page is generated; a test holds it current.
 A wrong answer that gives a result can be *named*: the grader finds a known mistake that gives the
 same results on the same inputs, one of the exercise or a general one (the last two axes swapped, a
 constant factor, arguments changed in place …). One that raises an error, does not end, or calls the
-answer gets that as its reason instead. A right answer must pass with every seed that we try.
+answer gets that as its reason instead. A right answer must pass with every seed that we try. The
+answers to an exercise unfold under its line.
 
 The share was a blind measurement only once, when answers and graders first met. In chapters 2 and 3
 181 of 308 were named then, 59 %. In chapters 0 and 1 it was 104 of 298, 35 %, before there were
@@ -169,24 +174,31 @@ def page(sections):
 
 def totals(sections):
     """The totals, as a table, read from the rows of the sections."""
-    rows = [line[2:-2].split(" | ") for section in sections.values()
-            for line in section.splitlines()[6:]]  # fmt: skip
+    n = _counts([line for section in sections.values() for line in section.splitlines()])
+    share = f" ({100 * n['named'] / n['told']:.0f} %)" if n["told"] else ""
+    return "\n".join([
+        "| what | how many |", "|---|---|",
+        f"| exercises | {len(sections)} |",
+        f"| wrong answers, caught | {n['killed']} of {n['wrong']} |",
+        f"| right answers, passed | {n['passed']} of {n['right']} |",
+        f"| wrong answers that give a result, named | {n['named']} of {n['told']}{share} |",
+        f"| … by a mistake of the exercise, by a general one | {n['own']}, {n['named'] - n['own']} |",
+    ])  # fmt: skip
+
+
+def _counts(lines):
+    """How many of the answers in a table's lines are wrong, caught, give a result, are named …"""
+    rows = [line[2:-2].split(" | ") for line in lines if line.startswith(("| wrong: ", "| right: "))]
     wrong = [row for row in rows if row[0].startswith("wrong: ")]
     right = [row for row in rows if row[0].startswith("right: ")]
     told = [row for row in wrong if row[1] == "wrong"]
     named = [row for row in told if row[3] != "–"]
-    own = [row for row in named if not row[3].startswith("general: ")]
-    killed = [row for row in wrong if row[1] != "passed"]
-    passed = [row for row in right if row[1] == "passed"]
-    share = f" ({100 * len(named) / len(told):.0f} %)" if told else ""
-    return "\n".join([
-        "| what | how many |", "|---|---|",
-        f"| exercises | {len(sections)} |",
-        f"| wrong answers, caught | {len(killed)} of {len(wrong)} |",
-        f"| right answers, passed | {len(passed)} of {len(right)} |",
-        f"| wrong answers that give a result, named | {len(named)} of {len(told)}{share} |",
-        f"| … by a mistake of the exercise, by a general one | {len(own)}, {len(named) - len(own)} |",
-    ])  # fmt: skip
+    return {
+        "wrong": len(wrong), "killed": sum(row[1] != "passed" for row in wrong),
+        "right": len(right), "passed": sum(row[1] == "passed" for row in right),
+        "told": len(told), "named": len(named),
+        "own": sum(not row[3].startswith("general: ") for row in named),
+    }  # fmt: skip
 
 
 def sections_of(text):

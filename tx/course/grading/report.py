@@ -5,11 +5,14 @@ import textwrap
 
 import torch
 
-from tx.course.grading.comparing import name_of, number, shape
+from tx.course.grading.advice import advice
+from tx.course.grading.comparing import name_of, number, shape, telling
 
 STATES = ("passed", "wrong", "todo", "error", "timeout", "borrowed")
 ROWS, COLUMNS = 5, 8  # how much of a tensor is shown
 INDENT = " " * 12
+LABEL, WIDTH = 11, 100  # of the words in front, of a line
+STILL_A_STUB = "the stub's `raise NotImplementedError` is still reached: your answer takes its place"
 
 
 @dataclasses.dataclass
@@ -56,12 +59,12 @@ class Report:
 
 
 def error_line(error):
-    """An exception on one line, with the place in the learner's code."""
+    """An exception, the place in the learner's code, and what it means: a line each."""
     kind = getattr(error, "kind", "") or type(error).__name__
     message = getattr(error, "message", "") or " ".join(str(error).split())
     place = getattr(error, "where", "")
     line = f"{kind}: {message}" if message else kind
-    return f"{line}\n{place}" if place else line
+    return "\n".join(filter(None, [line, place, advice(line, place)]))
 
 
 def contract_line(name, broken):
@@ -114,29 +117,38 @@ def side_by_side(mismatch):
     """The expected and the got side of a mismatch, each as lines of aligned numbers."""
     expected, got, wrong = mismatch.expected, mismatch.got, mismatch.wrong
     head = [f"result{mismatch.path}:"] if mismatch.path else []
-    if mismatch.kind == "dtype":
-        return [*head, name_of(expected)], [*head, name_of(got)]
     if wrong is None:
-        return [*head, _side(expected)], [*head, _side(got)]
-    spot, expected, got, wrong = _slice_around(expected, got, wrong)
+        tell = mismatch.kind in ("type", "dtype")
+        number_differs = mismatch.kind == "value" and isinstance(expected, float)
+        digits = telling([(expected, got)], 6) if number_differs else 6
+        return [*head, _side(expected, tell, digits)], [*head, _side(got, tell, digits)]
+    for columns in range(COLUMNS, 1, -1):  # as many as a line holds
+        spot, *parts = _slice_around(expected, got, wrong, columns)
+        e, g, w = parts
+        digits = telling(list(zip(e[w].tolist(), g[w].tolist(), strict=True)))
+        width = max(_width(e, digits), _width(g, digits))
+        if (width + 3) * w.shape[1] <= WIDTH - len(INDENT) - LABEL:
+            break
     if spot:
         head = [f"result{mismatch.path}, {spot}" if mismatch.path else spot]
-    marks = torch.zeros_like(wrong)
-    width = max(_width(expected), _width(got))
-    return head + _rows(expected, marks, width), head + _rows(got, wrong, width)
+    return (head + _rows(e, torch.zeros_like(w), width, digits), head + _rows(g, w, width, digits))
 
 
-def _side(value):
+def _side(value, tell, digits):
+    """A whole value on one line; `tell` says what it is before its numbers."""
     if isinstance(value, torch.Tensor) and _is_small(value):
+        if tell:
+            line = f"{name_of(value)}: {_short(value)}"
+            return line if len(line) <= WIDTH - len(INDENT) - LABEL else name_of(value)
         return f"{_short(value)}   of shape {shape(value)}"
     if isinstance(value, BaseException):
         return error_line(value)
     if isinstance(value, str):
         return value
-    return name_of(value)
+    return name_of(value, digits)
 
 
-def _slice_around(expected, got, wrong):
+def _slice_around(expected, got, wrong, columns):
     """The two-dimensional part around the first difference, cut to a readable size."""
     at = wrong.nonzero()[0].tolist()
     lead, head = tuple(at[:-2]), []
@@ -144,20 +156,20 @@ def _slice_around(expected, got, wrong):
         head.append(f"at [{', '.join(map(str, lead))}]")
     parts = [torch.atleast_2d(x[lead]) for x in (expected, got, wrong)]
     row, column = (at[-2:] if len(at) >= 2 else [0, *at])[-2:] if at else (0, 0)
-    top, left = max(0, row - ROWS + 2), max(0, column - COLUMNS + 2)
+    top, left = max(0, row - ROWS + 2), max(0, column - columns + 2)
     if top or left:
         head.append(f"from row {top}, column {left}")
     spot = ", ".join(head) + ":" if head else ""
-    return spot, *(x[top : top + ROWS, left : left + COLUMNS] for x in parts)
+    return spot, *(x[top : top + ROWS, left : left + columns] for x in parts)
 
 
-def _width(x):
-    return max(len(number(n)) for n in x.flatten().tolist())
+def _width(x, digits):
+    return max(len(number(n, digits)) for n in x.flatten().tolist())
 
 
-def _rows(x, marks, width):
+def _rows(x, marks, width, digits):
     return [
-        "".join(f"{number(n):>{width + 2}}{'*' if m else ' '}"
+        "".join(f"{number(n, digits):>{width + 2}}{'*' if m else ' '}"
                 for n, m in zip(row, mark, strict=True)).rstrip()
         for row, mark in zip(x.tolist(), marks.tolist(), strict=True)
     ]  # fmt: skip
@@ -166,7 +178,6 @@ def _rows(x, marks, width):
 # ── a report as a learner reads it ───────────────────────────────────────────────────────────────
 
 NAMES = {"todo": "to do", "timeout": "too slow"}
-WIDTH = 100
 
 
 def headline(report, remark=""):
@@ -189,9 +200,9 @@ def details(report, named=False, offer_help=False):
     rows = [("checked", [report.checked]), ("called", [report.called] if report.called else [])]
     if report.expected and report.stage not in ("error", "raises", "changed"):
         rows += [("expected", report.expected), ("got", report.got)]
-        rows.append(("", [report.remark] if report.remark else []))
     else:
         rows.append(("got", report.reason.splitlines()))
+    rows.append(("", [report.remark] if report.remark else []))
     if report.holds and not report.breaks:
         names = ", ".join(f'"{name}"' for name in report.holds)
         rows.append(("contract", [f"{names} hold{'s' * (len(report.holds) == 1)}; none breaks"]))
@@ -220,7 +231,7 @@ def _lines(rows):
     lines = []
     for label, texts in rows:
         for i, text in enumerate(texts):
-            first = f"{INDENT}{label if i == 0 else '':<11}"
+            first = f"{INDENT}{label if i == 0 else '':<{LABEL}}"
             if len(first) + len(text) <= WIDTH:
                 lines.append(first + text)
             else:

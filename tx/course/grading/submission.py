@@ -5,8 +5,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tx.course.grading.impl import Gone, TimedOut
-from tx.course.grading.notebook import Notebook, Unreadable, fingerprint
-from tx.course.grading.report import Report, error_line
+from tx.course.grading.notebook import Notebook, Unreadable, begun, fingerprint
+from tx.course.grading.report import STILL_A_STUB, Report, error_line
 
 
 class Submission:
@@ -67,6 +67,8 @@ def judge_notebook(notebook, exercise, sandbox, seed=None):
         elif worker.found:
             report = exercise.judge(worker, seed)
             report.notes += _notes(report, notebook, cell, worker)
+            if report.state == "todo" and cell and begun(cell.source):
+                report.reason = STILL_A_STUB
         elif cell and cell.number in skipped:
             report.state = skipped[cell.number]
             report.reason = _skipped(cell.number, skipped[cell.number], sandbox)
