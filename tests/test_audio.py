@@ -54,11 +54,25 @@ def test_files_that_are_no_pcm_wav_are_refused(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=words):
             audio.read_wav(tmp_path / name)
+    for rate in (1, 99, 400_001, 2**31 - 1):
+        write(tmp_path / "odd.wav", [0] * 9, rate=rate)
+        with pytest.raises(ValueError, match=f"16 bits at {rate} Hz, expected up to 32 bits at 100 … 400000 Hz"):
+            audio.read_wav(tmp_path / "odd.wav")
+    for rate in (100, 400_000):
+        write(tmp_path / "odd.wav", [0] * 9, rate=rate)
+        assert audio.read_wav(tmp_path / "odd.wav")[1] == rate
     write(tmp_path / "silent.wav", [])
     with pytest.raises(ValueError, match="has no samples"):
         audio.read_wav(tmp_path / "silent.wav")
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         audio.read_wav(tmp_path / "nothing.wav")
+
+
+def test_pieces_of_a_recording_join(tmp_path, monkeypatch):
+    monkeypatch.setattr(audio, "PIECE", 12)  # bytes: not a whole number of frames
+    values = list(range(-500, 500))
+    write(tmp_path / "a.wav", [value for value in values for _ in range(5)], channels=5)
+    assert torch.equal(audio.read_wav(tmp_path / "a.wav")[0] * 2**15, torch.tensor(values).float())
 
 
 @pytest.mark.parametrize("rate", [8000, 22050, 44100, 48000])

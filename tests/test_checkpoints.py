@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import resource
 import shutil
 import struct
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from tests import oracle
-from tx.checkpoints import build, load
+from tx.checkpoints import build, load, save
+from tx.config import Config, Rope
 from tx.families import FAMILIES, CheckpointError
 from tx.gguf_file import TYPES, Gguf
 
@@ -60,6 +62,16 @@ WEIGHTS = {
     "two at once": (lambda w: (w.pop("model.norm.weight"), add("odd", torch.zeros(1))(w)),
                     ["missing    model.norm.weight", "extra      odd", "(2 problems)"]),
     "untied head": (lambda w: w.pop("lm_head.weight"), ["missing    lm_head.weight   expected (61, 32)"]),
+    "8 bits": (add("model.norm.weight", torch.ones(32).to(torch.float8_e4m3fn)),
+               ["dtype      model.norm.weight   expected floating point of 16 bits or more", "float8_e4m3fn"]),
+    "several odd numbers": (lambda w: w.update({
+        "model.norm.weight": torch.full((32,), torch.inf), f"{LAYER}.q_proj.bias": torch.ones(32).long(),
+        f"{LAYER}.k_proj.bias": torch.full((16,), torch.nan)}),
+        ["NaN        model.norm.weight", f"dtype      {LAYER}.q_proj.bias", f"NaN        {LAYER}.k_proj.bias",
+         "(3 problems)"]),
+    "shapes, before numbers are read": (lambda w: w.update({
+        "model.norm.weight": torch.full((32,), torch.nan), "odd": torch.zeros(1)}),
+        ["(1 problem)", "extra      odd"]),
 }  # fmt: skip
 
 
@@ -72,6 +84,26 @@ def test_weights_that_do_not_fit(folder, name):
     assert isinstance(refused.value, ValueError)
     for word in words:
         assert word in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "bart"])
+def test_a_weight_that_occurs_with_and_without_its_prefix(name, tmp_path):
+    shutil.copytree(oracle.checkpoint(name)[1], tmp_path / "model")
+    prefix = FAMILIES[name].prefixes[0]
+    first = min(key for key in load_file(tmp_path / "model/model.safetensors") if key.startswith(prefix))
+    edit_weights(tmp_path / "model", lambda w: w.update({first.removeprefix(prefix): torch.zeros_like(w[first])}))
+    with pytest.raises(CheckpointError, match=r"\(1 problem\):\n  twice .* with, a prefix of"):
+        load(tmp_path / "model")
+
+
+def test_a_weight_too_large_for_the_dtype_is_refused_and_one_that_fits_is_not(folder):
+    edit_weights(folder, lambda w: w["model.norm.weight"].fill_(1e5))
+    with pytest.raises(CheckpointError, match=r"overflow   model.norm.weight .* too large for torch.float16"):
+        load(folder, dtype=torch.float16)
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        assert load(folder, dtype=dtype).stack.norm.weight.isfinite().all()
+    edit_weights(folder, lambda w: w.update({name: x.half().fill_(65504) for name, x in w.items()}))
+    assert load(folder, dtype=torch.float16).stack.norm.weight.max() == 65504
 
 
 CONFIGS = {
@@ -87,6 +119,8 @@ CONFIGS = {
     "contradiction": ({"num_attention_heads": 8}, "k_proj.weight   expected (8, 32), found (16, 32)"),
     "more layers": ({"num_hidden_layers": 4, "layer_types": None}, "missing    model.layers.3."),
     "layer types": ({"layer_types": ["full_attention"]}, "1 layer_types for n_layers = 3"),
+    "a family that is a list": ({"model_type": ["qwen2"]}, "model_type = ['qwen2']   known:"),
+    "a family without end": ({"model_type": "x" * 10**6}, "… (1000002 characters)   known:"),
 }
 
 
@@ -114,10 +148,120 @@ def test_a_switch_that_we_do_not_have_is_refused(family, values, words):
         build({"model_type": family, **values})
 
 
+DEBERTA = {"relative_attention": True, "position_biased_input": False}
+FULL, SLIDING = "full_attention", "sliding_attention"
+ROPES = [  # inside rope_parameters of a llama, with one line of what is wrong
+    ({"rope_theta": "1e4"}, "rope_theta = '1e4'   expected a number"),
+    ({"rope_theta": -1.0}, "rope: base = -1.0, expected a number above 0"),
+    ({"rope_type": "linear", "factor": 0}, "rope: factor = 0, expected a number above 0"),
+    ({"rope_type": "linear", "factor": True}, "factor = True   expected a number"),
+    ({"rope_type": ["yarn"]}, "rope_type = ['yarn']   expected a text"),
+    ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0},
+     "original_max_position_embeddings = 0   expected a positive whole number"),
+    ({"rope_type": "yarn", "factor": 2.0, "truncate": "no"}, "truncate = 'no'   expected true or false"),
+    ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "'yarn' divides by zero"),
+    ({"rope_type": "yarn", "factor": 2.0, "attention_factor": -1.0}, "rope: magnitude = -1.0"),
+    ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0},
+     "expected two numbers above 0, the low one below the high one"),
+    ({"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0], "long_factor": [1.0] * 64},
+     "rope: short_factor = (1.0,), expected 64 numbers above 0"),
+    ({"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 64, "long_factor": "x"},
+     "long_factor = 'x'   expected a list"),
+    ({"partial_rotary_factor": 2.0}, "rope: width = 256 features are to turn, a head has d_head = 128"),
+    ({"partial_rotary_factor": 0.01}, "rope: width = 1, expected an even number"),
+    ({FULL: {"rope_theta": 7.0}}, "expected the same for all layers"),
+]
+REFUSED = [
+    *(("llama", {"rope_parameters": rope}, words) for rope, words in ROPES),
+    # types: text, true and numbers are not each other
+    ("llama", {"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false'   expected true or false"),
+    ("llama", {"attention_bias": 1}, "attention_bias = 1   expected true or false"),
+    ("llama", {"rms_norm_eps": "x"}, "rms_norm_eps = 'x'   expected a number"),
+    ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps = nan   expected a number"),
+    ("llama", {"rope_parameters": [1]}, "rope_parameters = [1]   expected a dictionary"),
+    ("llama", {"hidden_act": ["silu"]}, "hidden_act = ['silu']   expected a text"),
+    ("gpt2", {"n_inner": "x"}, "n_inner = 'x'   expected a positive whole number"),
+    ("gpt2", {"n_inner": 2.5}, "n_inner = 2.5   expected a positive whole number"),
+    ("gpt2", {"n_inner": -5}, "n_inner = -5   expected a positive whole number"),
+    ("gpt2", {"n_layer": True}, "n_layer = True   expected a positive whole number"),
+    ("gpt2", {"scale_attn_weights": "false"}, "scale_attn_weights = 'false'   expected true or false"),
+    ("bert", {"type_vocab_size": "x"}, "type_vocab_size = 'x'   expected a whole number"),
+    ("t5", {"feed_forward_proj": 3}, "feed_forward_proj = 3   expected a text"),
+    ("deberta-v2", {**DEBERTA, "norm_rel_ebd": 3}, "norm_rel_ebd = 3   expected a text"),
+    ("deberta-v2", {**DEBERTA, "position_buckets": "x"}, "position_buckets = 'x'   expected a whole number"),
+    ("qwen2", {"max_window_layers": "x"}, "max_window_layers = 'x'   expected a whole number"),
+    # sizes, shares and numbers out of range
+    ("gpt2", {"resid_pdrop": 2.0}, "dropout = 2.0: expected a probability"),
+    ("llama", {"rms_norm_eps": -1.0}, "norm_eps = -1.0: expected a number, 0 … 1"),
+    ("bert", {"type_vocab_size": -2}, "n_segments = -2: expected a whole number, at least 0"),
+    ("roberta", {"pad_token_id": -5}, "position_offset = -4: expected a whole number, at least 0"),
+    ("roberta", {"pad_token_id": 10**9}, "max_positions = -999999489: expected a whole number, at least 1"),
+    ("mpt", {"attn_config": {"softmax_scale": "x"}}, "scale = 'x': expected a number above 0"),
+    ("mpt", {"attn_config": {"clip_qkv": -1}}, "clip_qkv = -1: expected a number above 0"),
+    ("gemma2", {"attn_logit_softcapping": 0.0}, "softcap = 0.0: expected a number above 0"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar = 0"),
+    ("mistral", {"sliding_window": 0}, "sliding_window = 0   expected a positive whole number"),
+    ("mistral", {"sliding_window": "4"}, "sliding_window = '4'   expected a positive whole number"),
+    ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers = 0   expected a positive"),
+    ("t5", {"relative_attention_num_buckets": 1}, "0 buckets to each side for distances up to 128"),
+    ("marian", {"d_model": 31, "encoder_attention_heads": 1, "decoder_attention_heads": 1},
+     "d_model = 31: sines and cosines need an even number of features"),
+    ("qwen3_moe", {"num_hidden_layers": 201, "num_experts": 200},
+     "layers times experts = 40200   expected at most 40000"),
+    # names that are not known
+    ("gemma2", {"layer_types": ["chunked_attention"] * 26}, "layer_types = ['chunked_attention', "),
+    ("gemma2", {"layer_types": [["full_attention"]] * 26}, "known: sliding_attention, full_attention"),
+    ("gemma2", {"layer_types": "full_attention"}, "layer_types = 'full_attention'   expected a list"),
+    ("qwen2", {"layer_types": [SLIDING] * 32}, "window = None: layer_types has layers with a window"),
+    ("deberta", {**DEBERTA, "pos_att_type": ["c2p", "x"]}, "pos_att_type = ['c2p', 'x']   known: c2p, p2c"),
+    # ropes by kind of layer; flat ones the reference refuses (ModernBERT) or does not apply (Gemma 3)
+    ("gemma3_text", {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "each with its own"),
+    ("modernbert", {"rope_parameters": {"rope_theta": 5.0}}, "each with its own"),
+    ("gemma3_text", {"rope_parameters": {FULL: {}, "chunked_attention": {}}}, "each with its own"),
+    ("gemma3_text", {"rope_parameters": {FULL: {"rope_type": "spiral"}}}, "rope_type = 'spiral'   known:"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family,values,words", REFUSED)
+def test_a_setting_of_another_type_out_of_range_or_unknown_is_refused_by_name(family, values, words):
+    with pytest.raises(CheckpointError) as refused:
+        build({"model_type": family, **values})
+    assert words in str(refused.value) and len(refused.value.problems) == 1
+
+
+def test_everything_wrong_with_the_settings_is_listed_once():
+    values = {"n_layer": 0, "n_head": "x", "activation_function": "snake", "tie_word_embeddings": 0}
+    with pytest.raises(CheckpointError, match=r"\(4 problems\)"):
+        build({"model_type": "gpt2", **values})
+    with pytest.raises(CheckpointError, match=r"\(1 problem\)"):  # read for both ropes, said once
+        build({"model_type": "gemma3_text", "rope_scaling": 3})
+
+
+SMALL = dict(vocab_size=9, d_model=8, n_layers=2, n_heads=2, d_ff=8, max_positions=8)
+
+
+@pytest.mark.parametrize("values,words", [
+    ({"activation": "gelu_new"}, "activation = 'gelu_new': known are 'gelu', 'gelu_tanh'"),
+    ({"masked_activation": "tanh"}, "masked_activation = 'tanh': known are"),
+    ({"layer_types": ("sliding", "full")}, r"layer_types = \('sliding', 'full'\): known are"),
+    ({"layer_types": ("window", "full")}, "window = None: layer_types has layers with a window"),
+    ({"positions": "rope"}, "rope = None: positions = 'rope' needs a Rope"),
+    ({"positions": "rope", "rope": Rope(1e4, 6)}, "rope: width = 6 features are to turn, a head has d_head = 4"),
+    ({"window": 0}, "window = 0: expected a whole number, at least 1"),
+    ({"d_ff": 8.0}, "d_ff = 8.0: expected a whole number, at least 1"),
+    ({"n_segments": -1}, "n_segments = -1: expected a whole number, at least 0"),
+    ({"scale": 0}, "scale = 0: expected a number above 0"),
+    ({"causal": 1}, "causal = 1: expected True or False"),
+    ({"ffn_dropout": 1}, "ffn_dropout = 1: expected a probability"),
+])  # fmt: skip
+def test_a_config_made_by_hand_is_checked_as_well(values, words):
+    with pytest.raises(ValueError, match=words):
+        Config(**(SMALL | values))
+
+
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_a_family_builds_from_its_defaults_without_memory(family):
-    needs = {"relative_attention": True, "position_biased_input": False} if "deberta" in family else {}
-    model = build({"model_type": family, **needs})
+    model = build({"model_type": family, **(DEBERTA if "deberta" in family else {})})
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
@@ -148,6 +292,101 @@ def test_a_missing_shard_is_named(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match="missing    model-00002-of-00002.safetensors"):
         load(folder)
+
+
+@pytest.fixture
+def pipe():
+    """Make a named pipe; one that is open at both ends, so that who reads it does not wait forever."""
+    opened = []
+
+    def make(path):
+        os.mkfifo(path)
+        opened.append(os.open(path, os.O_RDWR))
+
+    yield make
+    for file in opened:
+        os.close(file)
+
+
+def test_a_pipe_a_folder_or_a_link_to_nothing_in_the_place_of_a_file(folder, tmp_path, pipe):
+    weights = folder / "model.safetensors"
+    for make, undo in (
+        (weights.mkdir, weights.rmdir), (lambda: weights.symlink_to("nowhere"), weights.unlink),
+        (lambda: weights.symlink_to(weights.name), weights.unlink), (lambda: pipe(weights), weights.unlink),
+    ):  # fmt: skip
+        weights.unlink(missing_ok=True)
+        make()
+        with pytest.raises(CheckpointError, match="damaged    model.safetensors: no file"):
+            load(folder)
+        undo()
+    (tmp_path / "x.gguf").mkdir()
+    pipe(tmp_path / "y.gguf")
+    for name in ("x.gguf", "y.gguf"):
+        with pytest.raises(CheckpointError, match="is a file of another kind"):
+            load(tmp_path / name)
+    for source in (3, None, "", "a\0b", "a" * 5000):
+        with pytest.raises(CheckpointError, match="source     "):
+            load(source)
+
+
+@pytest.mark.parametrize("text,words", [
+    (b'{"model_type": ' + b"[" * 10**5, "nested too deeply"),
+    (b"\xff\xfe{}", "config.json: "),
+    (b"[]", "config.json: expected a dict, found a list"),
+    (b'{"model_type": "' + b"x" * 2**26 + b'"}', "expected 67108864 at most"),
+])  # fmt: skip
+def test_settings_that_are_no_dictionary_in_json(folder, text, words):
+    (folder / "config.json").write_bytes(text)
+    with pytest.raises(CheckpointError) as refused:
+        load(folder)
+    assert words in str(refused.value) and len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("index,words", [
+    ("[]", "damaged    model.safetensors.index.json: expected a dict, found a list"),
+    ('{"weight_map": []}', "damaged    model.safetensors.index.json"),
+    ('{"weight_map": {"a": ["x"]}}', "damaged    model.safetensors.index.json"),
+    ('{"weight_map": {"a": 1, "b": "x"}}', "missing    1   the index names it"),
+    ('{"weight_map": {"a": "../model.safetensors"}}', "missing    ../model.safetensors"),
+    ('{"weight_map": ' + "[" * 10**5, "damaged    model.safetensors.index.json: nested too deeply"),
+])  # fmt: skip
+def test_an_index_that_is_none(folder, index, words):
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError) as refused:
+        load(folder)
+    assert words in str(refused.value)
+
+
+# ── saving ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_save_refuses_a_place_that_is_not_its_own_and_a_model_without_values(folder, tmp_path):
+    model = load(folder)
+    stale = folder / "model-00002-of-00002.safetensors"
+    for other in (stale, folder / "model.safetensors.index.json"):
+        other.write_bytes(b"{}")
+        with pytest.raises(ValueError, match=f"holds other weights, .*{other.name}"):
+            save(model, folder)
+        other.unlink()
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ValueError, match="there is a file where a folder was expected"):
+            save(model, place)
+    with pytest.raises(ValueError, match="this model has no values"):
+        save(build({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1}), tmp_path / "new")
+    assert not (tmp_path / "new").exists() and (tmp_path / "file").read_text() == "x"
+
+
+def test_save_over_its_own_folder_and_with_a_head_tied_by_hand(folder, tmp_path):
+    model = load(folder)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    save(model, folder)
+    for state in (model.state_dict(), load(folder).state_dict()):
+        assert all(torch.equal(state[name], value) for name, value in before.items())
+    model.tie()  # its config.json says that there are two matrices
+    save(model, tmp_path / "tied")
+    again = load(tmp_path / "tied")
+    assert torch.equal(again.head.linear.weight, before["stack.embedding.weight"])
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────
@@ -189,8 +428,11 @@ def test_damaged_safetensors_load_or_are_refused(data, tmp_path_factory):
 HEAD, FF, WIDTH = 8, 64, 32
 
 
-def write_gguf(path, kind=None):
-    """A tiny llama as GGUF by the reference's writer; returns the tensors that should come out."""
+def write_gguf(path, kind=None, **settings):
+    """A tiny llama as GGUF by the reference's writer; returns the tensors that should come out.
+
+    settings: more of `llama.…`, with "__" for a dot.
+    """
     g = torch.Generator().manual_seed(0)
     writer = gguf.GGUFWriter(str(path), "llama")
     for name, value in (("context_length", 64), ("embedding_length", WIDTH), ("block_count", 1),
@@ -198,6 +440,9 @@ def write_gguf(path, kind=None):
         getattr(writer, f"add_{name}")(value)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500.0)
+    kinds = {str: "string", bool: "bool", int: "uint32", float: "float32"}
+    for name, value in settings.items():
+        getattr(writer, f"add_{kinds[type(value)]}")(f"llama.{name.replace('__', '.')}", value)
     writer.add_token_list([f"t{n}" for n in range(48)])
     shapes = {
         "token_embd": (48, WIDTH), "output_norm": (WIDTH,), "output": (48, WIDTH), "blk.0.attn_norm": (WIDTH,),
@@ -233,6 +478,38 @@ def test_gguf_tensors_equal_the_reference_reader(tmp_path, kind):
     model = load(tmp_path / "m.gguf")
     assert model.config.n_kv_heads == 2 and model.config.rope.base == 500.0
     assert model(torch.tensor([[1, 2, 3]])).isfinite().all()
+
+
+@pytest.mark.parametrize("name,value", [
+    ("rope__scaling__type", "linear"), ("rope__scaling__type", "yarn"), ("rope__scaling__factor", 4.0),
+    ("rope__scale_linear", 4.0), ("rope__scaling__attn_factor", 1.5), ("rope__dimension_count", 4),
+    ("attention__value_length", 4), ("attention__sliding_window", 4), ("attention__scale", 0.5),
+    ("attention__causal", False), ("expert_count", 2), ("embedding_scale", 2.0), ("residual_scale", 0.5),
+    ("logit_scale", 2.0), ("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0),
+])  # fmt: skip
+def test_a_gguf_that_asks_for_more_than_a_llama_is_refused(tmp_path, name, value):
+    write_gguf(tmp_path / "m.gguf", **{name: value})
+    with pytest.raises(CheckpointError) as refused:
+        load(tmp_path / "m.gguf")
+    assert f"switch     llama.{name.replace('__', '.')} = {value!r}   only " in str(refused.value)
+
+
+def test_a_gguf_that_says_what_is_usual_loads_as_one_that_does_not(tmp_path):
+    write_gguf(tmp_path / "m.gguf")
+    write_gguf(tmp_path / "n.gguf", rope__dimension_count=HEAD, attention__key_length=HEAD,
+               attention__value_length=HEAD, rope__scaling__type="none", rope__scaling__factor=1.0,
+               expert_count=0, attention__causal=True, rope__scaling__finetuned=False)  # fmt: skip
+    tokens = torch.tensor([[1, 2, 3]])  # (B, T)
+    assert torch.equal(load(tmp_path / "m.gguf")(tokens), load(tmp_path / "n.gguf")(tokens))
+
+
+def test_a_gguf_without_its_eps_is_refused(tmp_path):
+    write_gguf(tmp_path / "m.gguf")
+    name = b"llama.attention.layer_norm_rms_epsilon"
+    data = (tmp_path / "m.gguf").read_bytes().replace(name, name[:-1] + b"m")
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(CheckpointError, match=f"missing    {name.decode()}"):
+        load(tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if kind.endswith("_K")])

@@ -15,9 +15,11 @@ import torch
 from tx import block, checkpoints, packaged, speed, tokenization
 from tx.__main__ import COMMANDS, main
 from tx.checkpoints import build
+from tx.config import Config
 from tx.conversation import Conversation
 from tx.counting import PUBLISHED
 from tx.course import mine
+from tx.decoder import Decoder
 from tx.sampling import generate
 from tx.scaled_dot_product import attention
 
@@ -91,6 +93,8 @@ def test_help_needs_no_torch():
     (["transcribe", "missing.wav"], "missing.wav cannot be read: No such file"),
     (["params"], "expected a name or --list"),
     (["params", "llama-3-7b"], "'llama-3-7b' is no published shape"),
+    (["bench", "attention", "--threads", "9999"], "--threads 9999: expected at most"),
+    (["bench", "train", "--threads", "1", "--dtype", "bfloat16"], "train is measured in float32 only"),
 ])  # fmt: skip
 def test_errors_are_one_line_and_exit_code_2(tx, arguments, message):
     code, out, err = tx(*arguments)
@@ -98,7 +102,24 @@ def test_errors_are_one_line_and_exit_code_2(tx, arguments, message):
     assert message in err and err.count("\n") == 1 and err.startswith(f"tx {arguments[0]}: ")
 
 
-@pytest.mark.parametrize("arguments", [["generate", "x", "--max-tokens", "0"], ["nothing"], []])
+@pytest.mark.parametrize("arguments,message", [
+    (["attention", "--lengths", "16", str(10**9)], f"T = {10**9}: expected at most 8192"),
+    (["decode", "--model", "all-minilm-l6-v2"], "all-minilm-l6-v2 does not go on with a text"),
+    (["decode", "--model", "smollm2-135m-instruct", "--tokens", "8192"], "and 8192 to come are more than the 8192 positions"),
+    (["decode", "--model", "nothing-here"], "nothing-here cannot be loaded (1 problem): source"),
+])  # fmt: skip
+def test_what_cannot_be_measured_is_said_in_a_sentence(tx, arguments, message):
+    if arguments[-1] in ("all-minilm-l6-v2", "8192"):
+        packaged.locate(arguments[2]) if CI else pytest.importorskip(packaged.PACKAGED[arguments[2]][0])
+    own = ["--turns", "1", "--threads", torch.get_num_threads()]
+    own += ["--no-compile", "--dtype", "float32"] if arguments[0] == "decode" else []
+    code, _, err = tx("bench", *arguments, *own)
+    assert code == 2 and message in err and err.count("\n") == 1 and err.startswith("tx bench: ")
+
+
+@pytest.mark.parametrize("arguments", [
+    ["generate", "x", "--max-tokens", "0"], ["bench", "attention", "--lengths", "0"], ["nothing"], [],
+])  # fmt: skip
 def test_what_the_parser_refuses(tx, arguments):
     code, out, err = tx(*arguments)
     assert code == 2 and not out and "usage: python -m tx" in err
@@ -319,6 +340,22 @@ def test_chat_says_what_it_forgot_and_goes_on_after_a_refusal(tx):
 def test_a_context_that_the_model_does_not_have(tx, context):
     code, _, err = tx("chat", "--context", context)
     assert code == 2 and f"context = {context}: expected 32 … 8192" in err
+
+
+@smollm
+def test_an_answer_of_no_token_is_refused_and_forgets_nothing(model, tokenizer):
+    chat = Conversation(model, tokenizer)
+    for n in (0, -1):
+        with pytest.raises(ValueError, match=f"max_new_tokens = {n}: an answer has 1 or more"):
+            chat.ask("Hello", n)
+    assert not chat.messages and chat.cache.length == 0
+
+
+@smollm
+def test_a_model_without_a_config_json_ends_where_its_tokenizer_says(tokenizer):
+    config = Config(vocab_size=49152, d_model=8, n_layers=1, n_heads=2, d_ff=8, max_positions=64)
+    chat = Conversation(Decoder(config), tokenizer)
+    assert chat.eos == {tokenizer.special["eos"]} and isinstance(chat.ask("Hello", 3), str)
 
 
 def test_an_encoder_cannot_chat():

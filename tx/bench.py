@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .cache import Cache
 from .checkpoints import build, load, named_as_in_files
+from .decoder import Decoder
 from .masks import causal
 from .sampling import generate
 from .scaled_dot_product import attention
@@ -27,6 +28,7 @@ from .tokenization import load_tokenizer
 from .training import loss
 
 AGAIN = "again (A/A)"
+LONGEST = 8192  # tokens of attention: the formula holds scores of 2 GB there, a few times over
 PROMPT = "The history of the bicycle begins with a wooden machine that had no pedals."
 
 
@@ -68,7 +70,9 @@ def compare(things, turns, progress=lambda text: None):
 
 def bench_attention(T, *, n_heads=8, d_head=64, dtype=torch.float32, turns=9, progress=lambda text: None):
     """Causal attention (1, n_heads, T, d_head): [Row] of the flash kernel called by hand, `attention` and
-    the formula."""
+    the formula. T: at most `LONGEST`."""
+    if T > LONGEST:
+        raise ValueError(f"T = {T}: expected at most {LONGEST}, where the formula's scores take gigabytes.")
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, n_heads, T, d_head, generator=g).to(dtype) for _ in range(3))  # (1, H, T, d_k)
 
@@ -109,6 +113,8 @@ def bench_decode(source, *, dtype, n_new=128, turns=3, compiled=True, progress=l
         _check_compiler()
     progress("loading")
     model = load(source, dtype=dtype)
+    if not isinstance(model, Decoder):
+        raise ValueError(f"{source} does not go on with a text, so there is nothing to time: a decoder does.")
     prompt = torch.tensor([load_tokenizer(source).encode(PROMPT)])  # (1, T)
     room = prompt.shape[1] + n_new
     if room > model.config.max_positions:

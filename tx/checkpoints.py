@@ -191,11 +191,11 @@ class SafeTensors:
         return self.files[name].get_tensor(name)
 
 
-def read_json(path):
-    """The dictionary in a JSON file.
+def read_json(path, kind=dict):
+    """The dictionary, or the list, in a JSON file.
 
     Raises:
-        ValueError: no JSON, no dictionary, nested without end, too large, or not to be read.
+        ValueError: no JSON, of another kind, nested without end, too large, or not to be read.
     """
     try:
         if path.stat().st_size > MOST_JSON:
@@ -205,19 +205,19 @@ def read_json(path):
         raise ValueError(f"cannot be read: {error.strerror}") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"expected a dictionary, found a {type(values).__name__}")
+    if not isinstance(values, kind):
+        raise ValueError(f"expected a {kind.__name__}, found a {type(values).__name__}")
     return values
 
 
-def read_settings(path):
-    """The dictionary in a JSON file that need not be there, empty then.
+def read_settings(path, kind=dict):
+    """The dictionary, or the list, in a JSON file that need not be there, empty then.
 
     Raises:
         CheckpointError: the file is damaged.
     """
     try:
-        return read_json(path) if path.is_file() else {}
+        return read_json(path, kind) if path.is_file() else kind()
     except ValueError as error:
         raise CheckpointError(f"{path.parent} cannot be loaded", [f"damaged    {path.name}: {error}"]) from error
 
@@ -271,20 +271,19 @@ def _fill(model, tensors, where, dtype, device):
         shape = tensors.shape(found[theirs])
         if shape != expected:
             problems.append(f"shape      {found[theirs]}   expected {expected}, found {shape}")
-        if problems:
-            continue  # the rest is listed too, and nothing more is read
-        tensor = tensors.get(found[theirs])
-        if tensor.dtype not in FLOATS:
-            problems.append(f"dtype      {found[theirs]}   expected floating point of 16 bits or more, "
-                            f"found {tensor.dtype}")  # fmt: skip
-        elif not bool(tensor.isfinite().all()):
-            problems.append(f"NaN        {found[theirs]}   has entries that are not finite")
-        elif _overflows(tensor, dtype):
-            problems.append(f"overflow   {found[theirs]}   has entries too large for {dtype}")
-        parts = pair.split(tensor, [state[name].shape[0] for name in ours], config.n_heads)
-        loaded |= {name: part.to(device, dtype).contiguous() for name, part in zip(ours, parts, strict=True)}
+    refused = f"{where} cannot be loaded as {values['model_type']!r}"
     if problems:
-        raise CheckpointError(f"{where} cannot be loaded as {values['model_type']!r}", problems)
+        raise CheckpointError(refused, problems)  # before anything large is read
+    for theirs, ours, pair in entries:
+        if theirs not in found:
+            continue  # the head, which is tied
+        tensor = tensors.get(found[theirs])
+        problems += _odd_numbers(found[theirs], tensor, dtype)
+        if not problems:
+            parts = pair.split(tensor, [state[name].shape[0] for name in ours], config.n_heads)
+            loaded |= {name: part.to(device, dtype).contiguous() for name, part in zip(ours, parts, strict=True)}
+    if problems:
+        raise CheckpointError(refused, problems)
     embedding = next(name for name in loaded if name.endswith("embedding.weight"))
     tied = config.tied and (head not in loaded or torch.equal(loaded[head], loaded[embedding]))
     model.load_state_dict(loaded, strict=False, assign=True)
@@ -292,9 +291,16 @@ def _fill(model, tensors, where, dtype, device):
         model.tie()
 
 
-def _overflows(tensor, dtype):
+def _odd_numbers(name, tensor, dtype):
+    """A line where the numbers of a tensor are none that a model of this dtype can compute with."""
+    if tensor.dtype not in FLOATS:
+        return [f"dtype      {name}   expected floating point of 16 bits or more, found {tensor.dtype}"]
+    if not bool(tensor.isfinite().all()):
+        return [f"NaN        {name}   has entries that are not finite"]
     most = torch.finfo(dtype).max
-    return torch.finfo(tensor.dtype).max > most and bool((tensor.abs() > most).any())
+    if torch.finfo(tensor.dtype).max > most and bool((tensor.abs() > most).any()):
+        return [f"overflow   {name}   has entries too large for {dtype}"]
+    return []
 
 
 def _match(model, tensors):

@@ -56,8 +56,10 @@ class Conversation:
             sampling: temperature and the like, for `generate`.
 
         Raises:
-            ValueError: the question alone is too long for the context.
+            ValueError: the question alone is too long for the context; no token may be written.
         """
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens = {max_new_tokens}: an answer has 1 or more.")
         messages = [*self.messages, {"role": "user", "content": text}]
         ids = self._fit(messages, max_new_tokens)
         known = min(_agree(ids, self.ids[: self.cache.length]), len(ids) - 1)
@@ -115,8 +117,8 @@ class Conversation:
 
 
 def ends(model, tokenizer):
-    """Ids that end a text, by the tokenizer and by the `config.json`."""
-    given = model.source_config.get("eos_token_id")
+    """Ids that end a text, by the tokenizer and by the `config.json`, where the model has one."""
+    given = getattr(model, "source_config", {}).get("eos_token_id")
     given = given if isinstance(given, list) else [given]
     return {id for id in [*given, *map(tokenizer.special.get, ("eos", "eot"))] if id is not None}
 

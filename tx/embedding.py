@@ -24,17 +24,19 @@ class Embedder:
 
     Args:
         source: an encoder's checkpoint, as for `load`. What the folder says of pooling and of the longest
-            text (`1_Pooling/config.json`, `sentence_bert_config.json`) is heeded.
+            text (`1_Pooling/config.json`, `sentence_bert_config.json`) is heeded, other steps
+            (`modules.json`) are refused.
 
     Attributes:
         longest: tokens of a text that are read, [CLS] and [SEP] counted.
 
     Raises:
-        ValueError: the model is no encoder, or its vectors are not pooled by the mean.
+        ValueError: the model is no encoder, or its vectors are more than the mean.
     """
 
     def __init__(self, source="all-minilm-l6-v2"):
         folder = locate(source)
+        _check_modules(folder)
         _check_pooling(folder)
         self.model = load(source)
         if not isinstance(self.model, Encoder):
@@ -97,6 +99,14 @@ def _check_texts(texts, batch_size):
         raise ValueError(f"texts = {texts!r:.80}: expected a list with at least one text.")
     if batch_size < 1:
         raise ValueError(f"batch_size = {batch_size}: expected 1 or more.")
+
+
+def _check_modules(folder):
+    """A step between the model and the vector that is not taken here is refused, such as a Dense layer."""
+    for module in read_settings(folder / "modules.json", list):
+        kind = module.get("type") if isinstance(module, dict) else module
+        if str(kind).rpartition(".")[2] not in ("Transformer", "Pooling", "Normalize"):
+            raise ValueError(f"{folder}: modules.json has {kind!r:.80}, expected a transformer and its mean only.")
 
 
 def _check_pooling(folder):

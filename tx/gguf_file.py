@@ -223,6 +223,7 @@ def _switches(metadata):
     d_head = metadata.get("llama.attention.key_length", width // heads if whole else None)
     only = {
         "rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scale_linear": 1.0,
+        "rope.scaling.attn_factor": 1.0, "attention.causal": True,
         "rope.dimension_count": d_head, "attention.value_length": d_head, "expert_count": 0,
         "attention.sliding_window": 0, "attention.scale": 0.0, "embedding_scale": 1.0, "residual_scale": 1.0,
         "logit_scale": 1.0, "attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0,

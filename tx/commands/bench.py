@@ -1,5 +1,6 @@
 """`python -m tx bench`: what is how fast on this machine, in ratios."""
 
+import os
 import sys
 
 from .terminal import positive, status, waiting
@@ -37,6 +38,9 @@ def run(args):
     with waiting("loading PyTorch"):
         import torch
 
+    most = max(2, os.cpu_count() or 1)
+    if args.threads > most:
+        raise ValueError(f"--threads {args.threads}: expected at most {most}, the processors of this machine.")
     torch.set_num_threads(args.threads)
     {"attention": _attention, "decode": _decode, "train": _train}[args.what](args)
 

@@ -148,14 +148,11 @@ def llama(r, **other):
         d_ff=r.number("intermediate_size", 11008), max_positions=r.number("max_position_embeddings", 2048),
         norm="rms", norm_eps=r("rms_norm_eps", 1e-6), attention_bias="qkvo" if attention_bias else "",
         gated=True, ffn_bias=r("mlp_bias", False), tied=r("tie_word_embeddings", False),
-        attention_dropout=r("attention_dropout", 0.0),
+        attention_dropout=r("attention_dropout", 0.0), positions="rope",
+        rope=other.pop("rope", None) or r.rope(d_head),
+        activation=other.pop("activation", None) or r.activation("hidden_act", "silu"),
     )  # fmt: skip
-    other.setdefault("activation", None)
-    other.setdefault("rope", None)
-    switches |= {"positions": "rope", **other}
-    switches["activation"] = other["activation"] or r.activation("hidden_act", "silu")
-    switches["rope"] = other["rope"] or r.rope(d_head)
-    return Config(**switches)
+    return Config(**(switches | other))
 
 
 LLAMA = pairs("model.layers.{}", """
