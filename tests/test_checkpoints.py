@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from tests import oracle
-from tx.checkpoints import build, load
+from tx.checkpoints import build, load, save
 from tx.families import FAMILIES, CheckpointError
 from tx.gguf_file import TYPES, Gguf
 
@@ -125,6 +125,18 @@ def test_a_family_builds_from_its_defaults_without_memory(family):
 def test_a_dtype_that_models_do_not_compute_in_is_refused(folder, dtype):
     with pytest.raises(ValueError, match=r"dtype = .*: expected one of torch.float64, torch.float32"):
         load(folder, dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["gpu", 3.5, "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(folder, device):
+    with pytest.raises(ValueError, match=f"device = {device!r}: expected one that this machine has"):
+        load(folder, device=device)
+
+
+@pytest.mark.parametrize("place", [None, 3, ""])
+def test_a_place_that_is_no_path_is_refused(folder, place):
+    with pytest.raises(ValueError, match=f"folder = {place!r}: expected the path of a folder"):
+        save(load(folder), place)
 
 
 def test_pickles_and_empty_folders(tmp_path):
