@@ -1,6 +1,7 @@
 """Audio: wav files, resampling, and the log-mel spectrogram that Whisper hears."""
 
 import math
+import warnings
 import wave
 
 import pytest
@@ -46,8 +47,9 @@ def test_channels_are_averaged(tmp_path, width):
 
 def test_files_that_are_no_pcm_wav_are_refused(tmp_path):
     for name, content, words in (
-        ("empty.wav", b"", "no PCM wav file .* convert it to PCM wav"),
-        ("text.wav", b"hello, I am a text and no recording", "no PCM wav file"),
+        ("empty.wav", b"", r"no PCM wav file \(it ends within its header\): convert it to PCM wav"),
+        ("header.wav", b"RIFF\x32\0\0\0WAVEfmt \x12\0\0\0\1\0", r"\(it ends within its header\)"),
+        ("text.wav", b"hello, I am a text and no recording", r"no PCM wav file \(.+\): convert it to PCM wav"),
         ("float.wav", b"RIFF\x32\0\0\0WAVEfmt \x12\0\0\0\3\0\1\0\x80>\0\0\0\xfa\0\0\4\0\x20\0\0\0data\0\0\0\0",
          "no PCM wav file"),
     ):  # fmt: skip
@@ -62,7 +64,7 @@ def test_files_that_are_no_pcm_wav_are_refused(tmp_path):
         write(tmp_path / "odd.wav", [0] * 9, rate=rate)
         assert audio.read_wav(tmp_path / "odd.wav")[1] == rate
     write(tmp_path / "silent.wav", [])
-    with pytest.raises(ValueError, match="has no samples"):
+    with pytest.raises(ValueError, match="has no samples: there is nothing to hear"):
         audio.read_wav(tmp_path / "silent.wav")
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         audio.read_wav(tmp_path / "nothing.wav")
@@ -73,6 +75,25 @@ def test_pieces_of_a_recording_join(tmp_path, monkeypatch):
     values = list(range(-500, 500))
     write(tmp_path / "a.wav", [value for value in values for _ in range(5)], channels=5)
     assert torch.equal(audio.read_wav(tmp_path / "a.wav")[0] * 2**15, torch.tensor(values).float())
+
+
+def test_a_file_that_is_cut_off_is_read_with_a_warning(tmp_path):
+    path = tmp_path / "a.wav"
+    write(path, [100] * 32000)
+    data = path.read_bytes()
+    path.write_bytes(data[: 44 + 2 * 8000])
+    with pytest.warns(UserWarning, match=r"a.wav is cut off: its header says 2.0 s, it has 0.5 s"):
+        samples, _ = audio.read_wav(path)
+    assert len(samples) == 8000
+    path.write_bytes(data[:40] + b"\xff\xff\xff\xff" + data[44:])  # as programs leave it that write to a pipe
+    with warnings.catch_warnings(action="error"):
+        assert len(audio.read_wav(path)[0]) == 32000
+
+
+@pytest.mark.parametrize("rate,new", [(0, 16000), (44100.0, 16000), (16000, -1)])
+def test_rates_that_are_none(rate, new):
+    with pytest.raises(ValueError, match="expected whole numbers of Hz"):
+        audio.resample(torch.zeros(10), rate, new)
 
 
 @pytest.mark.parametrize("rate", [8000, 22050, 44100, 48000])

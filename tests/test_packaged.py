@@ -4,6 +4,7 @@ from fnmatch import fnmatch
 
 import huggingface_hub
 import pytest
+from huggingface_hub import errors
 
 from tx.families.reading import CheckpointError
 from tx.packaged import locate
@@ -32,3 +33,33 @@ def test_what_the_hub_says_is_passed_on(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(CheckpointError, match="hub:owner/none cannot be loaded(.|\n)*no such repository"):
         locate("hub:owner/none")
+
+
+@pytest.mark.parametrize("error,said", [
+    (errors.LocalEntryNotFoundError("Got: ConnectError\nAn error happened"), "cannot be reached, and no earlier"),
+    (errors.HFValidationError("Repo id must use alphanumeric chars"), "expected a name like owner/name@revision"),
+    (OSError("two\nlines"), "two lines"),
+])  # fmt: skip
+def test_what_the_hub_says_is_one_sentence(monkeypatch, error, said):
+    def fail(*args, **named):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(CheckpointError) as refused:
+        locate("hub:owner/none")
+    assert refused.value.problems[0].startswith(f"hub        {said}") and "\n" not in refused.value.problems[0]
+
+
+@pytest.mark.parametrize("source,problem", [
+    (None, "is neither a name nor a path"), ("", "is neither a name nor a path"),
+    ("nothing-here", "does not exist; known: a folder"),
+    ("notes.txt", "is a file of another kind; known: a folder"),
+    ("config.json", "is a file; expected the folder that it lies in, "),
+])  # fmt: skip
+def test_what_is_no_checkpoint(tmp_path, monkeypatch, source, problem):
+    monkeypatch.chdir(tmp_path)
+    for name in ("notes.txt", "config.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(CheckpointError) as refused:
+        locate(source)
+    assert refused.value.problems[0].startswith(f"source     {problem}")

@@ -90,3 +90,12 @@ def test_what_cannot_be_recorded():
     model = load(oracle.checkpoint("gpt2")[1])
     with record(model), pytest.raises(ValueError, match="recorded already"), record(model):
         pass
+
+
+def test_a_record_shows_its_shapes():
+    model = load(oracle.checkpoint("gpt2")[1])
+    with record(model) as seen:
+        assert repr(seen) == "Record(nothing yet)"
+        model(TOKENS)
+    n, heads, width = model.config.n_layers, model.config.n_heads, model.config.d_model
+    assert repr(seen) == f"Record(hidden: {n + 1} × (2, 5, {width}), attention: {n} × (2, {heads}, 5, 5))"

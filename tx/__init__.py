@@ -1,6 +1,16 @@
 """Attention and transformers, from scratch: the package that the book builds.
 
 One module an idea, in chapter order. Names are imported on first use, so `import tx` stays light.
+
+What stands above the models is imported from its module:
+
+    from tx.embedding import Embedder, search      texts as vectors, search by meaning
+    from tx.transcription import Transcriber       recordings as text
+    from tx.conversation import Conversation       a chat whose cache is kept
+    from tx.counting import count, published       parameters and cache bytes
+    from tx.checkpoints import build, outline      a model without its weights
+
+`python -m tx` does the same at the command line.
 """
 
 from importlib import import_module

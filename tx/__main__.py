@@ -2,10 +2,13 @@
 
 import argparse
 import os
+import re
 import sys
+import warnings
+from contextlib import contextmanager
 from importlib import import_module
 
-from .commands.terminal import waiting
+from .commands.terminal import note, waiting
 
 COMMANDS = ("chat", "generate", "embed", "transcribe", "params", "bench")
 EXAMPLES = """
@@ -43,24 +46,48 @@ def parser():
 
 def main(arguments=None):
     """Run one command; returns the exit code: 0, 2 for what cannot be done, 130 after Ctrl-C."""
-    args = parser().parse_args(arguments)
+    name = "tx"
     try:
-        with waiting("loading PyTorch"):
-            import torch  # noqa: F401  which takes seconds, and every command needs it
-        args.run(args)
-        sys.stdout.flush()
+        with warnings.catch_warnings(), _flushed():
+            warnings.showwarning = lambda warning, *where: note(f"({warning})")
+            args = parser().parse_args(arguments)
+            name = f"tx {args.command}"
+            with waiting("loading PyTorch"):
+                import torch  # noqa: F401  which takes seconds, and every command needs it
+            args.run(args)
     except ValueError as error:
-        lines = str(error).splitlines()
-        text = " ".join(line.strip() for line in lines) if len(lines) <= 2 else "\n".join(lines)
-        print(f"tx {args.command}: {text}", file=sys.stderr)
+        note(f"{name}: {_told(error)}")
         return 2
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        note("")
         return 130
-    except BrokenPipeError:  # `… | head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        if error.filename is not None:
+            note(f"{name}: {error.filename} cannot be used: {error.strerror}.")
+            return 2
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere to go
+        if isinstance(error, BrokenPipeError):  # `… | head` has seen enough
+            return 0
+        note(f"{name}: standard output cannot be written: {error.strerror or error}.")
+        return 2
     return 0
+
+
+@contextmanager
+def _flushed():
+    """What was printed is out before what went wrong is told; a full disk is noticed here, not at exit."""
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+
+
+def _told(error):
+    """An error as one sentence; a checkpoint's problems, where there are several, as their list."""
+    problems = getattr(error, "problems", [])
+    if len(problems) == 1:  # a line of a table: "kind       what   expectation"
+        return f"{error.what}: " + re.sub(" {3,}", ", ", re.sub(" +", " ", problems[0], count=1))
+    return str(error) if problems else " ".join(str(error).split())
 
 
 if __name__ == "__main__":

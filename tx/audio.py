@@ -5,6 +5,7 @@ Source: Radford et al. 2022 (arXiv:2212.04356, section 2.2): 80 mel channels, wi
 """
 
 import math
+import warnings
 import wave
 from functools import cache
 
@@ -15,12 +16,16 @@ RATE, WINDOW, HOP, CHUNK = 16000, 400, 160, 30  # Hz, samples, samples, seconds
 RATES = range(100, 400_001)  # Hz of a recording; beyond, the filter of `resample` would take gigabytes
 PIECE = 2**24  # bytes read at a time: an hour at once would take gigabytes
 
+UNKNOWN = 0x7FFFF000  # bytes, from which on a header says nothing: programs that write to a pipe put such a number
+
 
 def read_wav(path):
     """A PCM wav file as mono float samples in [-1, 1], and its rate: (N,), Hz.
 
+    A file that ends before its header says is read as far as it goes, with a warning.
+
     Raises:
-        ValueError: the file is no PCM wav, is truncated or empty; the message says how to convert it.
+        ValueError: the file is no PCM wav (the message says how to convert it), or has no samples.
     """
     advice = "convert it to PCM wav, e.g. with: ffmpeg -i IN -ac 1 -ar 16000 OUT.wav"
     try:
@@ -31,15 +36,20 @@ def read_wav(path):
                     f"{path} has samples of {8 * width} bits at {rate} Hz, expected up to 32 bits at {RATES[0]} … "
                     f"{RATES[-1]} Hz: {advice}"
                 )
-            pieces = []
+            said, pieces = file.getnframes(), []
             while raw := file.readframes(max(1, PIECE // (width * channels))):
                 pieces.append(_to_mono(raw, width, channels))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except (wave.Error, EOFError) as error:
-        raise ValueError(f"{path} is no PCM wav file ({error or 'it ends early'}): {advice}") from error
-    if not sum(map(len, pieces)):
-        raise ValueError(f"{path} has no samples: {advice}")
+        why = str(error) or "it ends within its header"
+        raise ValueError(f"{path} is no PCM wav file ({why}): {advice}") from error
+    found = sum(map(len, pieces))
+    if not found:
+        raise ValueError(f"{path} has no samples: there is nothing to hear.")
+    if found < said and said * width * channels < UNKNOWN:
+        warnings.warn(f"{path} is cut off: its header says {said / rate:.1f} s, it has {found / rate:.1f} s.",
+                      stacklevel=1)  # fmt: skip
     return torch.cat(pieces), rate  # (N,)
 
 
@@ -58,6 +68,7 @@ def _to_mono(raw, width, channels):
 
 def resample(samples, rate, new=RATE):
     """Samples (N,) at `rate` Hz at another rate, by a windowed sinc filter: (n_new,)."""
+    _check_rates(rate, new)
     if rate == new:
         return samples
     common = math.gcd(rate, new)
@@ -78,6 +89,11 @@ def resample(samples, rate, new=RATE):
     at = torch.arange(blocks)[:, None] * down + start.T  # (blocks, up)
     out = sum(padded[at + i] * kernel[:, i] for i in range(2 * reach + 1))  # (blocks, up)
     return out.flatten()[:n_new]  # (n_new,)
+
+
+def _check_rates(*rates):
+    if not all(isinstance(rate, int) and rate in RATES for rate in rates):
+        raise ValueError(f"rate, new = {rates}: expected whole numbers of Hz, {RATES[0]} … {RATES[-1]}.")
 
 
 @cache

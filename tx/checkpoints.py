@@ -33,9 +33,10 @@ def load(source, *, dtype=torch.float32, device="cpu"):
 
     Raises:
         CheckpointError: a `ValueError` that lists everything that is wrong with the checkpoint.
-        ValueError: another dtype.
+        ValueError: another dtype, or a device that this machine does not have.
     """
     _check_dtype(dtype)
+    _check_device(device)
     path = locate(source)
     tensors = open_tensors(path)
     model = build(tensors.config, path)
@@ -44,12 +45,34 @@ def load(source, *, dtype=torch.float32, device="cpu"):
 
 
 def outline(source):
-    """The model of a checkpoint on the meta device, without the heads that its files lack: no weight is read."""
+    """The model of a checkpoint on the meta device, no weight read; and what to know of it, in sentences.
+
+    Pooler and head for masked tokens are left out where the files lack them. A folder with a `config.json`
+    and no `.safetensors` gives all that the `config.json` describes.
+    """
     path = locate(source)
+    if (path / "config.json").is_file() and not [*path.glob("*.safetensors"), *path.glob("model.bin")]:
+        model = build(_read_config(path), path)
+        parts = " and the ".join(_optional(model.config))
+        also = f"; the {parts} may be missing in files" if parts else ""
+        return model, [f"{source} has no weights to look at: counted is what its config.json describes{also}."]
     tensors = open_tensors(path)
     model = build(tensors.config, path)
-    _match(model, tensors)
-    return model
+    all_parts = _optional(model.config)
+    entries, _, found = _match(model, tensors)
+    parts = " and no ".join(part for part in all_parts if part not in _optional(model.config))
+    notes = [f"{source} has no {parts}: not counted."] if parts else []
+    missing = [theirs for theirs, ours, _ in entries if theirs not in found
+               and not (model.config.tied and ours[0].endswith("head.linear.weight"))]  # fmt: skip
+    if missing:
+        notes.append(f"{source} lacks {len(missing)} of the weights that are counted, the first is {missing[0]}.")
+    return model, notes
+
+
+def _optional(config):
+    """Parts of a model that its files may lack."""
+    parts = {"pooler": config.pooler, "head for masked tokens": config.masked_head}
+    return [part for part, there in parts.items() if there]
 
 
 def open_tensors(path):
@@ -92,20 +115,21 @@ def build(values, where="this config"):
 def save(model, folder):
     """Write `config.json` and `model.safetensors`, which the reference loads too.
 
-    Other files of the folder stay as they are.
+    Other files of the folder stay as they are. The tokenizer is another object, with a `save` of its own:
+    `load_tokenizer(source).save(folder)`, after which the folder has all that `python -m tx chat` needs.
 
     Raises:
-        ValueError: the model was not made from a `config.json` (`load` or `build`), has no values, or has
-            parameters that its family has no name for, as after `tx.fuse`; the folder is a file, or holds
-            weights of other names, which would be loaded with these.
+        ValueError: the model was not made from a `config.json` (`tx.load` or `tx.checkpoints.build`), has no
+            values, or has parameters that its family has no name for, as after `tx.fuse`; the folder is none,
+            is a file, or holds weights of other names, which would be loaded with these.
     """
     from safetensors.torch import save_file
 
     values = getattr(model, "source_config", None)
     if values is None:
         raise ValueError("this model has no config.json: make it with tx.load or tx.checkpoints.build.")
-    folder = Path(folder)
     _check_place(folder)
+    folder = Path(folder)
     tensors = named_as_in_files(model)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,6 +248,9 @@ def read_settings(path, kind=dict):
 
 def _check_place(folder):
     """Refuse what cannot become a folder with this model's weights alone."""
+    if not isinstance(folder, (str, Path)) or not str(folder):
+        raise ValueError(f"folder = {folder!r}: expected the path of a folder.")
+    folder = Path(folder)
     parts = [folder, *folder.parents]
     if any(part.exists() and not part.is_dir() for part in parts):
         raise ValueError(f"{folder}: there is a file where a folder was expected.")
@@ -248,6 +275,13 @@ def _read_config(folder):
 def _check_dtype(dtype):
     if dtype not in FLOATS:
         raise ValueError(f"dtype = {dtype!r}: expected one of {', '.join(map(str, FLOATS))}.")
+
+
+def _check_device(device):
+    try:
+        torch.empty(0, device=device)  # (0,)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"device = {device!r}: expected one that this machine has, such as 'cpu'.") from error
 
 
 def _fill(model, tensors, where, dtype, device):

@@ -40,7 +40,8 @@ class Conversation:
         self.eos = ends(model, tokenizer)
         self.messages, self.ids, self.cache = [], [], Cache(model.config)
         self.n_read, self.n_forgotten, self.cut_short = 0, 0, False
-        self._encode([{"role": "user", "content": "?"}])  # what its template refuses is refused now
+        shortest = self._encode([{"role": "user", "content": "?"}])  # what its template refuses is refused now
+        _check_system(system, len(shortest), self.context)
 
     def ask(self, text, max_new_tokens=512, *, on_text=None, on_read=None, **sampling):
         """One turn: the answer to `text`.
@@ -58,6 +59,8 @@ class Conversation:
         Raises:
             ValueError: the question alone is too long for the context; no token may be written.
         """
+        if not isinstance(text, str):
+            raise ValueError(f"text = {text!r:.80}: expected the question as a text.")
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens = {max_new_tokens}: an answer has 1 or more.")
         messages = [*self.messages, {"role": "user", "content": text}]
@@ -95,8 +98,9 @@ class Conversation:
                 del messages[:2]
                 ids = self._encode(messages)
         if len(ids) + 1 > self.context:
+            also = " with the system text" if self.system else ""
             raise ValueError(
-                f"this question takes {len(ids)} tokens, the context has {self.context}: ask a shorter one."
+                f"this question takes {len(ids)} tokens{also}, the context has {self.context}: ask a shorter one."
             )
         return ids
 
@@ -132,5 +136,15 @@ def _agree(ids, others):
 def _check_model(config, context):
     if config.encoder is not None or not config.causal:
         raise ValueError("this model does not go on with a text, so it cannot chat: a decoder can.")
-    if not 32 <= context <= config.max_positions:
-        raise ValueError(f"context = {context}: expected 32 … {config.max_positions}, as the model was made for.")
+    if not isinstance(context, int) or not 32 <= context <= config.max_positions:
+        most = config.max_positions
+        raise ValueError(f"context = {context!r}: expected 32 … {most}, as the model was made for.")
+
+
+def _check_system(system, n, context):
+    """n: tokens of the shortest question with the system text."""
+    if system and n + 1 > context:
+        raise ValueError(
+            f"the system text takes {n} tokens with the shortest question, the context has {context}: "
+            "expected a shorter text or a larger context."
+        )

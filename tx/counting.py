@@ -97,5 +97,5 @@ def published(name):
         ValueError: nothing of that name is known; the message lists what is.
     """
     if name not in PUBLISHED:
-        raise ValueError(f"{name!r} is no published shape that we know. Known: {', '.join(PUBLISHED)}")
+        raise ValueError(f"{name!r} is no published shape that we know. Known: {', '.join(PUBLISHED)}.")
     return build(PUBLISHED[name], name)

@@ -77,8 +77,7 @@ def search(query, passages, k=5):
 
     query (D,), passages (N, D), of unit length.
     """
-    if k < 1:
-        raise ValueError(f"k = {k}: expected 1 or more.")
+    _check_search(query, passages, k)
     cosines = passages @ query  # (N,)
     best = cosines.topk(min(k, len(passages)))
     return list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
@@ -95,10 +94,19 @@ def _longest(folder, most):
 
 
 def _check_texts(texts, batch_size):
-    if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
+    right = isinstance(texts, (list, tuple)) and texts and all(isinstance(text, str) for text in texts)
+    if not right:
         raise ValueError(f"texts = {texts!r:.80}: expected a list with at least one text.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size = {batch_size}: expected 1 or more.")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size = {batch_size!r}: expected a whole number from 1.")
+
+
+def _check_search(query, passages, k):
+    if not isinstance(k, int) or k < 1:
+        raise ValueError(f"k = {k!r}: expected a whole number from 1.")
+    if query.dim() != 1 or passages.dim() != 2 or passages.shape[1] != len(query):
+        shapes = f"query {tuple(query.shape)}, passages {tuple(passages.shape)}"
+        raise ValueError(f"{shapes}: expected (D,) and (N, D).")
 
 
 def _check_modules(folder):

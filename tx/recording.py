@@ -33,6 +33,11 @@ class Record:
             kept.clear()
         self.hidden.append(x)
 
+    def __repr__(self):
+        kept = {name: [tuple(x.shape) for x in getattr(self, name)] for name in self.__dataclass_fields__}
+        parts = (f"{name}: {len(shapes)} × {shapes[-1]}" for name, shapes in kept.items() if shapes)
+        return f"Record({', '.join(parts) or 'nothing yet'})"
+
 
 @dataclass
 class Records:

@@ -4,6 +4,9 @@ The `tokenizers` package does the work; `tx.tokenizer_files` and `tx.gguf_tokeni
 checkpoint says of its tokenizer. `tx.bpe` trains one.
 """
 
+import json
+from pathlib import Path
+
 import torch
 
 # U+FFFD at the end of a text that may yet become characters: a byte-fallback decoder writes one for every
@@ -34,17 +37,31 @@ class Tokenizer:
 
         add_special: whether to add what the checkpoint adds to every text, such as [CLS] and [SEP];
             not to a text that `chat` made, which has it all.
+
+        Raises:
+            ValueError: no text, or one with half characters, as bytes that are no UTF-8 leave them.
         """
-        return self.backend.encode(text, add_special_tokens=add_special).ids
+        try:
+            return self.backend.encode(text, add_special_tokens=add_special).ids
+        except TypeError as error:
+            raise ValueError(f"text = {text!r:.80}: expected one text, of characters that UTF-8 has.") from error
 
     def decode(self, ids, *, special=False):
-        """Ids to text; special tokens are left out unless asked for."""
-        ids = ids.tolist() if isinstance(ids, torch.Tensor) else list(ids)
-        return self.backend.decode(ids, skip_special_tokens=not special)
+        """Ids of one text to that text; special tokens are left out unless asked for.
+
+        Raises:
+            ValueError: no row of whole numbers from 0.
+        """
+        try:
+            row = ids.tolist() if isinstance(ids, torch.Tensor) else list(ids)
+            return self.backend.decode(row, skip_special_tokens=not special)
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"ids = {ids!r:.80}: expected the ids of one text, whole numbers from 0; "
+                             "decode a batch row by row.") from error  # fmt: skip
 
     def id(self, token):
         """The id of a token by its name, such as "<|im_end|>"."""
-        found = self.backend.token_to_id(token)
+        found = self.backend.token_to_id(token) if isinstance(token, str) else None
         if found is None:
             raise ValueError(f"{token!r} is no token of this vocabulary of {len(self)}.")
         return found
@@ -69,9 +86,27 @@ class Tokenizer:
         given = {"add_generation_prompt": reply, "tools": None, "documents": None, **named, **variables}
         return render(self.template, messages, **given)
 
+    def save(self, folder):
+        """Write `tokenizer.json` and `tokenizer_config.json` next to what `tx.save` writes.
+
+        `load_tokenizer` reads them, and the reference does.
+
+        Raises:
+            ValueError: the folder does not exist.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is no folder: expected the one that tx.save wrote the model into.")
+        settings = {f"{role}_token": self.backend.id_to_token(id) for role, id in self.special.items()}
+        settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        settings |= {} if self.template is None else {"chat_template": self.template}
+        self.backend.save(str(folder / "tokenizer.json"))
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
     def stream(self, stop=()):
         """Text of ids that come one by one, see `Stream`. stop: a text or several that end it."""
-        return Stream(self, (stop,) if isinstance(stop, str) else tuple(stop))
+        return Stream(self, (stop,) if isinstance(stop, str) else stop)
 
 
 class Stream:
@@ -82,9 +117,8 @@ class Stream:
     """
 
     def __init__(self, tokenizer, stop=()):
-        if "" in stop:
-            raise ValueError("a stop string is empty: it would stop before the first character.")
-        self.tokenizer, self.stop, self.stopped = tokenizer, stop, False
+        _check_stop(stop)
+        self.tokenizer, self.stop, self.stopped = tokenizer, tuple(stop), False
         self.before, self.ids, self.shown = [], [], 0  # last tokens done with, new ones, how much of these
         self.held = ""  # may be the beginning of a stop string
 
@@ -130,6 +164,7 @@ def batch(rows, pad=0, left=False):
 
     left: padding stands in front, as `generate` needs it.
     """
+    _check_rows(rows)
     length = max(map(len, rows))
     fill = [(length - len(row)) * [pad] for row in rows]
     tokens = torch.tensor([f + row if left else row + f for row, f in zip(rows, fill, strict=True)])  # (B, T)
@@ -154,6 +189,18 @@ def load_tokenizer(source):
 
     path = locate(source)
     return from_gguf(Gguf(path).metadata) if path.suffix == ".gguf" else from_folder(path)
+
+
+def _check_stop(stop):
+    if not isinstance(stop, (list, tuple)) or not all(isinstance(text, str) for text in stop):
+        raise ValueError(f"stop = {stop!r:.80}: expected a text, or a list of texts.")
+    if "" in stop:
+        raise ValueError("a stop string is empty: it would stop before the first character.")
+
+
+def _check_rows(rows):
+    if not isinstance(rows, (list, tuple)) or not rows or not all(isinstance(row, list) for row in rows):
+        raise ValueError(f"rows = {rows!r:.80}: expected a list with at least one list of ids.")
 
 
 def _check_messages(messages):

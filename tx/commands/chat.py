@@ -3,7 +3,18 @@
 import sys
 from contextlib import suppress
 
-from .terminal import add_writing, check_writing, choices, load_writer, note, positive, status, write
+from .terminal import (
+    add_writing,
+    check_text,
+    check_writing,
+    choices,
+    listen,
+    load_writer,
+    note,
+    positive,
+    status,
+    write,
+)
 
 HELP = "talk with a model, turn by turn"
 EXAMPLES = """
@@ -28,6 +39,7 @@ def add_arguments(parser):
 
 def run(args):
     check_writing(args)
+    check_text(args.system or "", "--system")
     model, tokenizer = load_writer(args)
     from ..conversation import Conversation
 
@@ -35,16 +47,20 @@ def run(args):
     sampling = choices(args)
     if sys.stdin.isatty():
         note(f"{args.model} listens. Ctrl-C stops an answer, Ctrl-D ends the chat.\n")
+    asked = unanswered = 0
     while (text := _next()) is not None:
         if text.strip():
-            _turn(conversation, text, args, sampling)
+            asked += 1
+            unanswered += not _turn(conversation, text, args, sampling)
+    if unanswered and not sys.stdin.isatty():  # a person has seen it, a script asks for the exit code
+        raise ValueError(f"questions without an answer: {unanswered} of {asked}.")
 
 
 def _next():
     """The next line of a person or a pipe; None at its end."""
     try:
         if not sys.stdin.isatty():
-            return sys.stdin.readline() or None
+            return listen(sys.stdin.readline) or None
         with suppress(ImportError):  # arrow keys and history, where the system has them
             import readline  # noqa: F401
         return input(PROMPT)
@@ -57,8 +73,7 @@ def _next():
 
 
 def _turn(conversation, text, args, sampling):
-    """One question and its answer, whatever happens in between."""
-
+    """One question and its answer, whatever happens in between; False where there is none."""
     started = False
 
     def on_read(done, wanted):
@@ -78,7 +93,7 @@ def _turn(conversation, text, args, sampling):
     except ValueError as error:
         status("")
         note(f"({error})")
-        return
+        return False
     write("\n")
     if conversation.n_forgotten:
         note(f"(The context of {conversation.context} tokens was full: the oldest {conversation.n_forgotten} "
@@ -87,3 +102,4 @@ def _turn(conversation, text, args, sampling):
         note("(The answer ends here: it may have no more tokens, see --max-tokens and --context.)")
     if sys.stdin.isatty():
         write("\n")
+    return True

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 
-from .terminal import note, positive, readable, status, waiting
+from .terminal import check_text, note, positive, readable, status, waiting
 
 HELP = "turn texts into vectors, or search a file by meaning"
 EXAMPLES = """
@@ -33,6 +33,11 @@ def run(args):
         raise ValueError(f"--search reads one FILE (or -), {len(args.texts)} are given.")
     if not args.texts:
         raise ValueError('there is no text: python -m tx embed "A cat sleeps." "A kitten naps."')
+    named = {f"TEXT {number}": text for number, text in enumerate(args.texts, 1)}
+    for name, text in (named if args.search is None else {"--search": args.search}).items():
+        check_text(text, name)
+        if not text.strip():
+            raise ValueError(f"{name} is empty: there is no meaning in it.")
     found = [] if args.search is None else passages(readable(args.texts[0]))
     if args.search is not None and not found:
         raise ValueError(f"{args.texts[0]} has no text to search.")

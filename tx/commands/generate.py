@@ -1,6 +1,16 @@
 """`python -m tx generate`: go on with a text."""
 
-from .terminal import add_writing, check_writing, choices, load_writer, positive, readable, waiting, write
+from .terminal import (
+    add_writing,
+    check_text,
+    check_writing,
+    choices,
+    load_writer,
+    positive,
+    readable,
+    waiting,
+    write,
+)
 
 HELP = "go on with a text, token by token"
 EXAMPLES = """
@@ -29,7 +39,12 @@ def run(args):
     check_writing(args, args.beams)
     if "" in args.stop:
         raise ValueError('--stop "" would stop before the first character.')
+    check_text(args.prompt, "PROMPT")
+    for text in args.stop:
+        check_text(text, "--stop")
     prompt = readable("-") if args.prompt == "-" else args.prompt
+    if not prompt:
+        raise ValueError("the prompt is empty: there must be a token to go on from.")
     model, tokenizer = load_writer(args)
     import torch
 
@@ -38,7 +53,7 @@ def run(args):
 
     ids = tokenizer.encode(prompt)
     if not ids:
-        raise ValueError("the prompt is empty: there must be a token to go on from.")
+        raise ValueError(f"the prompt {prompt!r:.40} has no token in this vocabulary: it needs one to go on from.")
     two = model.config.encoder is not None
     start = _start(model) if two else None
     stream = tokenizer.stream(args.stop)

@@ -49,13 +49,36 @@ def readable(file):
     """The text of a file, of standard input for "-"."""
     try:
         if file == "-":
-            return sys.stdin.read()
+            return listen(sys.stdin.read)
         with open(file, encoding="utf-8") as opened:
-            return opened.read()
+            return characters(opened.read, file)
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no text in UTF-8: byte {error.start} cannot be read.") from error
+
+
+def listen(read):
+    """What `sys.stdin.read` or `.readline` gives."""
+    return characters(read, "standard input")
+
+
+def characters(read, name):
+    """The text that `read()` gives, without a byte order mark in front.
+
+    Bytes that are no UTF-8 fail to decode in a file; from a pipe or the command line they may come as half
+    characters, which no tokenizer takes.
+    """
+    try:
+        text = read()
+        text.encode()
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        start = error.start if isinstance(error, UnicodeDecodeError) else len(text[: error.start].encode())
+        raise ValueError(f"{name} is no text in UTF-8: byte {start} cannot be read.") from error
+    return text.removeprefix("\ufeff")
+
+
+def check_text(text, name):
+    """Refuse a text of the command line that has bytes which are no UTF-8."""
+    characters(lambda: text, name)
 
 
 # ── options of the commands that write ───────────────────────────────────────────────────────────
@@ -63,10 +86,9 @@ def readable(file):
 
 def positive(text):
     """A whole number from 1."""
-    number = int(text)
-    if number < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1")
-    return number
+    return int(text)
 
 
 def add_writing(parser, *, model, max_tokens, temperature, top_p):
@@ -82,12 +104,14 @@ def add_writing(parser, *, model, max_tokens, temperature, top_p):
     add("--temperature", type=float, default=temperature, metavar="X",
         help="0 takes the likeliest token, 1 draws as the model says, more is bolder (default: %(default)s)")
     add("--top-k", type=int, metavar="K", help="draw among the K likeliest tokens only")
-    add("--top-p", type=float, default=top_p, metavar="P",
-        help="draw among the likeliest tokens that together reach probability P (default: %(default)s)")
+    add("--top-p", type=float, metavar="P",
+        help="draw among the likeliest tokens that together reach probability P"
+             + (f" (default: {top_p})" if top_p else ""))  # fmt: skip
+    parser.set_defaults(usual_top_p=top_p)  # apart, so that what was asked for is known
     add("--min-p", type=float, metavar="P", help="leave out tokens less than P times as likely as the likeliest")
     add("--repetition-penalty", type=float, default=1.0, metavar="X",
         help="make tokens that have been said less likely; 1 is none, 1.1 is common")
-    add("--seed", type=int, help="draw the same again with the same seed")
+    add("--seed", type=int, metavar="N", help="draw the same again with the same seed")
     how = parser.add_argument_group("how it is computed")
     how.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32",
                      help="numbers of the weights; bfloat16 takes half the memory and, where the processor "
@@ -102,6 +126,12 @@ def check_writing(args, beams=1):
 
     check_settings(args.max_tokens, args.temperature, args.top_k, args.top_p, args.min_p,
                    args.repetition_penalty, beams, None)  # fmt: skip
+    if args.seed is not None and not 0 <= args.seed < 2**64:
+        raise ValueError(f"--seed {args.seed}: expected a whole number from 0 to {2**64 - 1}.")
+    for name in ("top_k", "top_p", "min_p"):
+        if args.temperature == 0 and (value := getattr(args, name)) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} {value} does nothing at --temperature 0, which takes "
+                             "the likeliest token: draw with --temperature 0.8, for instance.")  # fmt: skip
     if args.mine and args.dtype != "float32":
         raise ValueError("--mine compares numbers within 1e-4, so it needs --dtype float32.")
 
@@ -111,8 +141,9 @@ def choices(args):
     import torch
 
     generator = None if args.seed is None else torch.Generator().manual_seed(args.seed)
+    top_p = args.usual_top_p if args.top_p is None else args.top_p
     return dict(
-        temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p,
+        temperature=args.temperature, top_k=args.top_k, top_p=top_p, min_p=args.min_p,
         repetition_penalty=args.repetition_penalty, generator=generator,
     )  # fmt: skip
 
@@ -126,8 +157,9 @@ def load_writer(args):
         from ..speed import fuse
         from ..tokenization import load_tokenizer
 
-        tokenizer = load_tokenizer(args.model)
         model = load(args.model, dtype=getattr(torch, args.dtype))
+        _check_writes(model, args.model)
+        tokenizer = load_tokenizer(args.model)
     if not args.mine:
         return fuse(model), tokenizer
     from ..course import mine
@@ -136,3 +168,10 @@ def load_writer(args):
         lines = mine.put_in(model)  # which are called as their exercises call them, so nothing is fused
     note("\n".join(lines))
     return model, tokenizer
+
+
+def _check_writes(model, source):
+    if getattr(model, "front", None) is not None:
+        raise ValueError(f"{source} hears recordings, it reads no text: python -m tx transcribe FILE.wav")
+    if model.config.encoder is None and not model.config.causal:
+        raise ValueError(f"{source} is an encoder, it writes no text: python -m tx embed TEXT")

@@ -1,5 +1,7 @@
 """`python -m tx transcribe`: recordings as text."""
 
+from warnings import catch_warnings
+
 from .terminal import note, status, waiting
 
 HELP = "write down what is said in recordings (PCM wav, English)"
@@ -22,8 +24,9 @@ def add_arguments(parser):
 def run(args):
     from ..audio import read_wav
 
-    for file in args.files:
-        read_wav(file)  # a file that cannot be read is refused before any work is done
+    with catch_warnings(action="ignore"):  # each comes with its file
+        for file in args.files:
+            read_wav(file)  # a file that cannot be read is refused before any work is done
     with waiting(f"loading {args.model}"):
         from ..transcription import Transcriber
 

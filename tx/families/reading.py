@@ -9,7 +9,7 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be loaded; the message lists every problem that was found."""
 
     def __init__(self, what, problems):
-        self.problems = list(problems)
+        self.what, self.problems = what, list(problems)
         plural = "s" if len(self.problems) != 1 else ""
         super().__init__(f"{what} ({len(self.problems)} problem{plural}):\n  " + "\n  ".join(self.problems))
 

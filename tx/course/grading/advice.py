@@ -36,7 +36,7 @@ _ADVICE = [(re.compile(pattern), text) for pattern, text in (
 )]  # fmt: skip
 
 
-def advice(line, where=""):
+def advise(line, where=""):
     """One sentence about an error, "kind: message", or an empty string.
 
     Args:

@@ -5,7 +5,7 @@ import textwrap
 
 import torch
 
-from tx.course.grading.advice import advice
+from tx.course.grading.advice import advise
 from tx.course.grading.comparing import name_of, number, shape, telling
 
 STATES = ("passed", "wrong", "todo", "error", "timeout", "borrowed")
@@ -64,7 +64,7 @@ def error_line(error):
     message = getattr(error, "message", "") or " ".join(str(error).split())
     place = getattr(error, "where", "")
     line = f"{kind}: {message}" if message else kind
-    return "\n".join(filter(None, [line, place, advice(line, place)]))
+    return "\n".join(filter(None, [line, place, advise(line, place)]))
 
 
 def contract_line(name, broken):
