@@ -40,7 +40,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class Config:
-    """The switches of a transformer.
+    """The switches of a transformer, in groups; the comment beside a switch says what it does.
 
     What is left at 0 or () is filled in at once, so `dataclasses.replace` keeps it: who changes n_layers
     names layer_types=() again, who changes n_heads or d_model also n_kv_heads=0, d_head=0, d_embedding=0.
