@@ -234,6 +234,7 @@ def use_block():
         {"norm_place": "post", "positions_skip_pad": 3, "positions": "none"},
         {"norm_place": "output", "qk_norm": "full"},
         {"parallel": True},
+        {"positions": "alibi"},
     ):
         config = Config(**sizes, **more)
         cache, cross = Cache(config), config.norm_place in ("pre", "post") and not config.parallel
@@ -262,8 +263,9 @@ def planted_in_code(path):
         last = starts[node.value.end_lineno - 1] + node.value.end_col_offset
         for n in range(1, len(axes)):
             if axes[-n] != axes[-n - 1] and axes[-n - 1] != "...":
-                text, swap = source.encode(), f").transpose(-{n}, -{n + 1})".encode()
-                yield node.lineno, (text[:first] + b"(" + text[first:last] + swap + text[last:]).decode()
+                swap = f"(lambda x: x if x is None else x.transpose(-{n}, -{n + 1}))(".encode()
+                text = source.encode()
+                yield node.lineno, (text[:first] + swap + text[first:last] + b")" + text[last:]).decode()
 
 
 @pytest.mark.slow
