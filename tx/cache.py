@@ -106,7 +106,7 @@ class Cache:
         self.length = length
 
     def select(self, rows):
-        """Keep these rows of the batch, in this order (beam search). rows (B',) integers."""
+        """Keep these rows of the batch, in this order (beam search). rows (R,) integers."""
         for kv in self.layers + self.cross:
             if kv.keys is not None:
                 kv.keys, kv.values = kv.keys[rows], kv.values[rows]

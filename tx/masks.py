@@ -77,7 +77,7 @@ class Mask:
         return replace(self, q_pos=q_pos, k_pos=k_pos)
 
     def select(self, rows):
-        """The same mask for a batch made of these rows of it, in this order. rows (B',) integers."""
+        """The same mask for a batch made of these rows of it, in this order. rows (R,) integers."""
 
         def keep(b, h, q_pos, k_pos):
             return self.keep(rows[b], h, q_pos, k_pos)

@@ -89,7 +89,8 @@ class Reading:
         self.memory = None if source is None else model.encode(source, source_mask)  # (B, S, D)
         whole = isinstance(mask, torch.Tensor) and bool(mask.all())
         self.mask = None if whole else mask
-        self.rows, self.first = None, (self.mask, source_mask)  # rows: of the prompt that are read now
+        # rows of the prompt that are read now; masks are selected from the first ones, or they would nest
+        self.rows, self.first = None, (self.mask, source_mask)
 
     def real(self, tokens):
         """Which of these tokens (B, T) are real: (B, T) booleans, or None where all are."""

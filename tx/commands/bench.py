@@ -13,7 +13,7 @@ Things that are compared take turns in one run, and a ratio is the median over t
 
 examples:
   python -m tx bench attention                  the paths of attention(), T = 512 to 4096 (a minute)
-  python -m tx bench decode                     SmolLM2, 128 tokens, fp32 and bf16 (five minutes)
+  python -m tx bench decode                     SmolLM2, 128 tokens, fp32 and bf16 (six minutes)
   python -m tx bench decode --dtype bfloat16 --tokens 64
   python -m tx bench train                      a step of a GPT of 10.7 million parameters (a minute)
 """
@@ -75,12 +75,12 @@ def _decode(args):
         most = found.bandwidth / found.bytes
         title = (f"{dtype}: a token reads {found.bytes / 1e6:.0f} MB of weights; memory was read at "
                  f"{found.bandwidth / 1e9:.1f} GB/s, so the limit is {most:.0f} tokens/s")  # fmt: skip
-        head = ("tokens/s", f"speed / {found.rows[0].name}", "of the limit", "same tokens", "as in fp32")
+        head = ("tokens/s", f"speed / {found.rows[0].name}", "same tokens", "as in fp32", "of the limit")
         _table(title, head, [
             (row.name, f"{args.tokens / row.seconds:.1f}", f"{1 / row.ratio:.2f}",
-             f"{args.tokens / row.seconds / most:.0%}",
              f"{found.same[row.name]} of {args.tokens}" if row.name in found.same else "",
-             f"{found.exact[row.name]:.0%}" if row.name in found.exact else "")
+             f"{found.exact[row.name]:.0%}" if row.name in found.exact else "",
+             f"{args.tokens / row.seconds / most:.0%}")
             for row in found.rows])  # fmt: skip
     print("\nsame tokens: before the first that differs from the first line's. as in fp32: share of the tokens\n"
           "that the same weights choose in float32 after the same text; in bfloat16 rounding decides the rest.")
