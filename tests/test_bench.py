@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests import oracle
-from tx import bench
 from tx.__main__ import main
+from tx.apps import bench
 from tx.checkpoints import load
 
 

@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import nbformat
 import pytest
 
 import tx
-from tx.course import notebooks, quoting
+from tx.course.authoring import notebooks, quoting
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = sorted((ROOT / "book").glob("*.ipynb"))
@@ -31,13 +32,7 @@ OPTION = re.compile(r"^[-*] \**([a-f])\**[.:)]?\**\s|(?:^|· )\**([a-f])\**[.:)]
 # An import of a later chapter's module, and why it has to be.
 LATER = {
     ("scaled_dot_product", "masks"): "a bare predicate becomes a Mask when one is passed, not before",
-    ("tokenization", "packaged"): "a tokenizer may lie in a package beside the weights",
-    ("tokenization", "gguf_file"): "a GGUF file carries its tokenizer",
-    ("tokenization", "gguf_tokenizer"): "its metadata say how it works",
-    ("tokenization", "tokenizer_files"): "a checkpoint carries its tokenizer in files of several kinds",
-    ("tokenization", "chat_template"): "a checkpoint's tokenizer renders chats",
     ("sampling", "cache"): "generation keeps keys and values from the start; chapter 12 shows how",
-    ("transcription", "cache"): "the decoder that transcribes keeps keys and values too",
 }
 
 
@@ -210,7 +205,7 @@ def alt_texts(notebook):
 def quotes(notebook):
     """Quotes are word for word what tx says."""
     for cell, what in quoting.drift(nbformat.from_dict(notebook)):
-        yield f"{cell}: {what} (refresh: python -m tx.course.quoting)"
+        yield f"{cell}: {what} (refresh: python -m tx.course.authoring.quoting)"
 
 
 def terms(notebook):
@@ -452,7 +447,7 @@ def imported(source, names):
 
 def too_late(module, source):
     """What a module of chapter k imports of later chapters, or of what serves the book."""
-    allowed = {m for m, chapter in CHAPTER_OF.items() if chapter <= CHAPTER_OF[module]}
+    allowed = {m for m, chapter in CHAPTER_OF.items() if chapter <= CHAPTER_OF[module]} | {"files"}
     return sorted(imported(source, tx._HOME) - allowed)
 
 
@@ -464,6 +459,14 @@ def test_chapter_order_is_import_order(path):
     late = too_late(path.stem, path.read_text(encoding="utf-8"))
     excused = sorted(later for module, later in LATER if module == path.stem)
     assert late == excused, "an import of a later chapter, or an exception that is none any more"
+
+
+def test_readers_of_files_load_no_model_code():
+    names = [f"tx.files.{path.stem}" for path in sorted((ROOT / "tx/files").glob("*.py"))]
+    script = f"import sys, importlib\nfor name in {names}: importlib.import_module(name)\n"
+    script += "print(*sorted(name for name in sys.modules if name.startswith('tx.')))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert set(found.stdout.split()) == {"tx.files", *names}
 
 
 def test_the_reference_is_imported_by_the_benchmarks_alone():

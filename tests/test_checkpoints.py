@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from tests import oracle
 from tx.checkpoints import build, load, save
 from tx.config import Config, Rope
-from tx.families import FAMILIES, CheckpointError
-from tx.gguf_file import TYPES, Gguf
+from tx.families import FAMILIES
+from tx.files.errors import CheckpointError
+from tx.files.gguf import TYPES, Gguf
 
 gguf = pytest.importorskip("gguf")
 

@@ -14,14 +14,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tx import block, checkpoints, packaged, speed, tokenization
+from tx import block, checkpoints, speed, tokenization
 from tx.__main__ import COMMANDS, main
+from tx.apps.conversation import Conversation
+from tx.apps.counting import PUBLISHED
 from tx.checkpoints import build
 from tx.config import Config
-from tx.conversation import Conversation
-from tx.counting import PUBLISHED
 from tx.course import mine
 from tx.decoder import Decoder
+from tx.files import packaged
 from tx.sampling import generate
 from tx.scaled_dot_product import attention
 
@@ -189,7 +190,7 @@ def test_ctrl_c_ends_a_command_without_a_traceback(tx, monkeypatch):
     def interrupted(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tx.counting.published", interrupted)
+    monkeypatch.setattr("tx.apps.counting.published", interrupted)
     code, out, err = tx("params", "gpt-2")
     assert code == 130 and not out and not err.strip()
 
@@ -211,7 +212,7 @@ def test_params_of_published_shapes(tx):
 
 def test_params_lists_the_shapes(tx, monkeypatch):
     few = {name: PUBLISHED[name] for name in ("gpt-2", "llama-3.1-405b")}
-    monkeypatch.setattr("tx.counting.PUBLISHED", few)
+    monkeypatch.setattr("tx.apps.counting.PUBLISHED", few)
     code, out, _ = tx("params", "--list")
     assert code == 0 and [line.split() for line in out.splitlines()] == [
         ["gpt-2", "124,439,808"], ["llama-3.1-405b", "405,853,388,800"],

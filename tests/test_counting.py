@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tx.counting import PUBLISHED, by_part, cache_bytes_per_token, count, published
+from tx.apps.counting import PUBLISHED, by_part, cache_bytes_per_token, count, published
 
 # Sizes of the released checkpoints, tied matrices once.
 TOTALS = {

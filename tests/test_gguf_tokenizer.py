@@ -4,12 +4,16 @@ import math
 
 import pytest
 
-from tests import test_sentencepiece_file as sentencepiece
-from tests import test_tokenizer_files as files
-from tx.families.reading import CheckpointError
-from tx.gguf_tokenizer import from_gguf
-from tx.tokenization import load_tokenizer
-from tx.vocabularies import CONTROL
+from tests import test_sentencepiece as sentencepiece
+from tests import test_tokenizers as files
+from tx.files import gguf_tokenizer
+from tx.files.errors import CheckpointError
+from tx.files.vocabularies import CONTROL
+from tx.tokenization import Tokenizer, load_tokenizer
+
+
+def from_gguf(metadata):
+    return Tokenizer(*gguf_tokenizer.from_gguf(metadata))
 
 
 def bert(cased):

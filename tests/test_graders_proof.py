@@ -5,7 +5,8 @@ The answers are in tests/mutants, the page they make in book/graders-proof.md.
 
 import pytest
 
-from tx.course.grading import live, proof
+from tx.course.authoring import proof
+from tx.course.grading import live
 from tx.course.grading.sandbox import Sandbox
 
 EXERCISES = live.catalogue()
@@ -27,7 +28,7 @@ def page():
 def test_the_grader_holds(name, sandbox, page):
     found = proof.Proof(EXERCISES[name], sandbox)
     assert not found.problems, "\n".join(found.problems)
-    assert page.get(name) == found.section(), "python -m tx.course.grading.proof writes the page"
+    assert page.get(name) == found.section(), "python -m tx.course.authoring.proof writes the page"
 
 
 def test_the_page_has_every_exercise_and_the_right_totals(page):

@@ -94,8 +94,8 @@ MUTANTS = [
     ("speed", "Joined(module.query, module.key, module.value)", "Joined(module.query, module.value, module.key)"),
     ("speed", "Joined(module.gate, module.up)", "Joined(module.up, module.gate)"),
     ("speed", "(compiled if x.shape[1] == 1 else Block.forward)", "compiled"),
-    ("recording", "kept.clear()", "pass"),
-    ("recording", "stack.record = None", "pass"),
+    ("inspecting", "kept.clear()", "pass"),
+    ("inspecting", "stack.record = None", "pass"),
 ]  # fmt: skip
 
 

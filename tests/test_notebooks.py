@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tx.course import notebooks
+from tx.course.authoring import notebooks
 
 
 def stored(tmp_path, *sources, folder="book", **metadata):

@@ -6,8 +6,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from tx.families.reading import CheckpointError
-from tx.packaged import locate
+from tx.files.errors import CheckpointError
+from tx.files.packaged import locate
 
 
 def test_the_hub_is_asked_for_weights_and_text_only(monkeypatch, tmp_path):

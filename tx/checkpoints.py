@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from .families import FAMILIES, CheckpointError, Reader
-from .families.reading import shown
+from .families import FAMILIES, Reader
 from .families.weights import expand
-from .packaged import locate
+from .files.errors import CheckpointError, shown
+from .files.packaged import locate
+from .files.safetensors import SafeTensors
+from .files.settings import read_config
 
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-MOST_JSON = 2**26  # bytes; the index of the largest models has a few million
 MOST_EXPERTS = 40_000  # layers times experts: each is an object, even without memory for its weights
 
 
@@ -52,7 +52,7 @@ def outline(source):
     """
     path = locate(source)
     if (path / "config.json").is_file() and not [*path.glob("*.safetensors"), *path.glob("model.bin")]:
-        model = build(_read_config(path), path)
+        model = build(read_config(path), path)
         parts = " and the ".join(_optional(model.config))
         also = f"; the {parts} may be missing in files" if parts else ""
         return model, [f"{source} has no weights to look at: counted is what its config.json describes{also}."]
@@ -78,11 +78,11 @@ def _optional(config):
 def open_tensors(path):
     """The files of a checkpoint: an object with `.config`, `.names`, `.shape(name)`, `.get(name)`."""
     if path.suffix == ".gguf":
-        from .gguf_file import GgufTensors
+        from .files.gguf import GgufTensors
 
         return GgufTensors(path)
     if (path / "model.bin").is_file() and (path / "vocabulary.txt").is_file():
-        from .ctranslate2_file import Ctranslate2Tensors
+        from .files.ctranslate2 import Ctranslate2Tensors
 
         return Ctranslate2Tensors(path)
     return SafeTensors(path)
@@ -166,86 +166,6 @@ def named_as_in_files(model):
     return tensors
 
 
-class SafeTensors:
-    """A folder with `config.json` and `.safetensors` files; an index of shards is not needed."""
-
-    def __init__(self, folder):
-        from safetensors import SafetensorError, safe_open
-
-        self.config = _read_config(folder)
-        files = sorted(folder.glob("*.safetensors"))
-        odd = [f"damaged    {path.name}: no file, or a link to nothing" for path in files if not path.is_file()]
-        if odd:
-            raise CheckpointError(f"{folder} cannot be loaded", odd)
-        if not files:
-            pickles = [p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES]
-            advice = "a pickle can run any program; convert it to safetensors"
-            found = [f"pickle     {name}: {advice}" for name in pickles]
-            raise CheckpointError(f"{folder} cannot be loaded", found or ["missing    *.safetensors"])
-        self.files: dict = {}  # name of a weight -> the open file with it
-        problems = []
-        for path in files:
-            try:
-                file = safe_open(path, "pt")
-                twice = self.files.keys() & set(file.keys())
-                problems += [f"twice      {name}: also in {path.name}" for name in sorted(twice)]
-                self.files |= dict.fromkeys(file.keys(), file)
-            except (SafetensorError, OSError, ValueError) as error:
-                problems.append(f"damaged    {path.name}: {error}")
-        problems += self._missing_shards(folder, files)
-        if problems:
-            raise CheckpointError(f"{folder} cannot be loaded", problems)
-        self.names = list(self.files)
-
-    def _missing_shards(self, folder, files):
-        index = folder / "model.safetensors.index.json"
-        if not index.is_file():
-            return []
-        try:
-            wanted = set(read_json(index)["weight_map"].values())
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            return [f"damaged    {index.name}: {error}"]
-        present = {path.name for path in files}
-        return [f"missing    {name[:80]}   the index names it" for name in sorted(map(str, wanted - present))]
-
-    def shape(self, name):
-        return tuple(self.files[name].get_slice(name).get_shape())
-
-    def get(self, name):
-        return self.files[name].get_tensor(name)
-
-
-def read_json(path, kind=dict):
-    """The dictionary, or the list, in a JSON file.
-
-    Raises:
-        ValueError: no JSON, of another kind, nested without end, too large, or not to be read.
-    """
-    try:
-        if path.stat().st_size > MOST_JSON:
-            raise ValueError(f"{path.stat().st_size} bytes, expected {MOST_JSON} at most")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(values, kind):
-        raise ValueError(f"expected a {kind.__name__}, found a {type(values).__name__}")
-    return values
-
-
-def read_settings(path, kind=dict):
-    """The dictionary, or the list, in a JSON file that need not be there, empty then.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    try:
-        return read_json(path, kind) if path.is_file() else kind()
-    except ValueError as error:
-        raise CheckpointError(f"{path.parent} cannot be loaded", [f"damaged    {path.name}: {error}"]) from error
-
-
 def _check_place(folder):
     """Refuse what cannot become a folder with this model's weights alone."""
     if not isinstance(folder, (str, Path)) or not str(folder):
@@ -260,16 +180,6 @@ def _check_place(folder):
             f"{folder} holds other weights, which would be loaded with these: {', '.join(others[:5])}"
             f"{' …' if len(others) > 5 else ''}. Save into another folder, or take them away."
         )
-
-
-def _read_config(folder):
-    path = folder / "config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} is no checkpoint", ["missing    config.json"])
-    try:
-        return read_json(path)
-    except ValueError as error:
-        raise CheckpointError(f"{folder} cannot be loaded", [f"config     config.json: {error}"]) from error
 
 
 def _check_dtype(dtype):

@@ -1,6 +1,6 @@
 """Tokenizers: from text to ids and back, for models that others have trained (chapter 7).
 
-The `tokenizers` package does the work; `tx.tokenizer_files` and `tx.gguf_tokenizer` read what a
+The `tokenizers` package does the work; `tx.files.tokenizers` and `tx.files.gguf_tokenizer` read what a
 checkpoint says of its tokenizer. `tx.bpe` trains one.
 """
 
@@ -77,7 +77,7 @@ class Tokenizer:
         Raises:
             ValueError: there is no template, it refuses these messages, or it breaks its bounds.
         """
-        from .chat_template import render
+        from .files.chat_template import render
 
         if self.template is None:
             raise ValueError("this checkpoint has no chat template: write the prompt as plain text.")
@@ -182,13 +182,14 @@ def load_tokenizer(source):
     Raises:
         CheckpointError: a `ValueError` that lists what is missing or not supported.
     """
-    from .gguf_file import Gguf
-    from .gguf_tokenizer import from_gguf
-    from .packaged import locate
-    from .tokenizer_files import from_folder
+    from .files.gguf import Gguf
+    from .files.gguf_tokenizer import from_gguf
+    from .files.packaged import locate
+    from .files.tokenizers import from_folder
 
     path = locate(source)
-    return from_gguf(Gguf(path).metadata) if path.suffix == ".gguf" else from_folder(path)
+    parts = from_gguf(Gguf(path).metadata) if path.suffix == ".gguf" else from_folder(path)
+    return Tokenizer(*parts)
 
 
 def _check_stop(stop):

@@ -48,7 +48,7 @@ def run(args):
 def _attention(args):
     import torch
 
-    from ..bench import bench_attention
+    from ..apps.bench import bench_attention
 
     dtype = args.dtype or "float32"
     print(f"causal attention, batch 1, 8 heads of 64, {dtype}, no gradients, {args.threads} threads")
@@ -62,7 +62,7 @@ def _attention(args):
 def _decode(args):
     import torch
 
-    from ..bench import bench_decode, has_transformers
+    from ..apps.bench import bench_decode, has_transformers
 
     print(f"greedy decoding of {args.model}, batch 1, {args.tokens} new tokens, {args.threads} threads")
     if not has_transformers():
@@ -87,7 +87,7 @@ def _decode(args):
 
 
 def _train(args):
-    from ..bench import bench_train
+    from ..apps.bench import bench_train
 
     if args.dtype not in (None, "float32"):
         raise ValueError("train is measured in float32 only.")

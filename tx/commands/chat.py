@@ -41,7 +41,7 @@ def run(args):
     check_writing(args)
     check_text(args.system or "", "--system")
     model, tokenizer = load_writer(args)
-    from ..conversation import Conversation
+    from ..apps.conversation import Conversation
 
     conversation = Conversation(model, tokenizer, system=args.system, context=args.context)
     sampling = choices(args)

@@ -42,7 +42,7 @@ def run(args):
     if args.search is not None and not found:
         raise ValueError(f"{args.texts[0]} has no text to search.")
     with waiting(f"loading {args.model}"):
-        from ..embedding import Embedder
+        from ..apps.embedding import Embedder
 
         embed = Embedder(args.model)
     texts = args.texts if args.search is None else [args.search, *(text for _, text in found)]
@@ -76,7 +76,7 @@ def passages(text):
 
 
 def _show_search(vectors, found, top):
-    from ..embedding import search
+    from ..apps.embedding import search
 
     width = shutil.get_terminal_size().columns - 20 if sys.stdout.isatty() else None
     for cosine, number in search(vectors[0], vectors[1:], top):

@@ -48,7 +48,7 @@ def run(args):
     model, tokenizer = load_writer(args)
     import torch
 
-    from ..conversation import ends
+    from ..apps.conversation import ends
     from ..sampling import generate
 
     ids = tokenizer.encode(prompt)

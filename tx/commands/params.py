@@ -30,7 +30,7 @@ def run(args):
     if not args.list and args.name is None:
         raise ValueError("expected a name or --list: python -m tx params llama-3-8b")
     with waiting("counting"):
-        from .. import counting
+        from ..apps import counting
 
         if args.list:
             totals = {name: counting.count(counting.published(name)) for name in counting.PUBLISHED}
@@ -47,10 +47,10 @@ def run(args):
 
 def _outline(name):
     """A published shape, or a checkpoint, on the meta device; and what to know of it."""
+    from ..apps.counting import PUBLISHED, published
     from ..checkpoints import outline
-    from ..counting import PUBLISHED, published
-    from ..families import CheckpointError
-    from ..packaged import PACKAGED
+    from ..files.errors import CheckpointError
+    from ..files.packaged import PACKAGED
 
     if name in PUBLISHED:
         return published(name), []
@@ -71,7 +71,7 @@ def _outline(name):
 def _show(name, model):
     import torch
 
-    from ..counting import by_part, cache_bytes_per_token, count
+    from ..apps.counting import by_part, cache_bytes_per_token, count
 
     total, config = count(model), model.config
     print(f"{name}: {total:,} parameters\n")

@@ -22,13 +22,13 @@ def add_arguments(parser):
 
 
 def run(args):
-    from ..audio import read_wav
+    from ..apps.audio import read_wav
 
     with catch_warnings(action="ignore"):  # each comes with its file
         for file in args.files:
             read_wav(file)  # a file that cannot be read is refused before any work is done
     with waiting(f"loading {args.model}"):
-        from ..transcription import Transcriber
+        from ..apps.transcription import Transcriber
 
         transcribe = Transcriber(args.model)
     for number, file in enumerate(args.files):

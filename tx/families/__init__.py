@@ -11,9 +11,9 @@ from ..decoder import Decoder
 from ..encoder import Encoder
 from ..encoder_decoder import EncoderDecoder
 from . import decoders, encoder_decoders, encoders
-from .reading import CheckpointError, Reader
+from .reading import Reader
 
-__all__ = ["FAMILIES", "CheckpointError", "Family", "Reader"]
+__all__ = ["FAMILIES", "Family", "Reader"]
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,7 @@
 import math
 
 from ..config import Rope
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be loaded; the message lists every problem that was found."""
-
-    def __init__(self, what, problems):
-        self.what, self.problems = what, list(problems)
-        plural = "s" if len(self.problems) != 1 else ""
-        super().__init__(f"{what} ({len(self.problems)} problem{plural}):\n  " + "\n  ".join(self.problems))
+from ..files.errors import shown
 
 
 class Reader:
@@ -117,12 +109,6 @@ class Reader:
         )  # fmt: skip
         self.problems += [line for line in given.problems if line not in self.problems]
         return Rope(base=1e4, width=2) if self.problems else Rope(**values)  # refused all the same
-
-
-def shown(value):
-    """A value from a file in a message, of bounded length."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:60] + f"… ({len(text)} characters)"
 
 
 def _is_whole(value):

@@ -6,7 +6,7 @@ import torch
 from tests import oracle
 from tx.cache import Cache
 from tx.checkpoints import load
-from tx.recording import record
+from tx.inspecting import record
 
 TOKENS = torch.tensor([[5, 9, 33, 12, 7], [8, 8, 41, 50, 6]])
 

@@ -1,9 +1,9 @@
 """Run the notebooks again and keep them in one normal form, so that a diff shows what changed.
 
-    python -m tx.course.notebooks                       book and solutions are executed, exercises normalised
-    python -m tx.course.notebooks book/03-masks.ipynb   one notebook
-    python -m tx.course.notebooks --check               nothing is run or written: list what is not normal
-    python -m tx.course.notebooks --nbval               run all, compare every output with the stored one
+    python -m tx.course.authoring.notebooks             book and solutions are executed, exercises normalised
+    … book/03-masks.ipynb                               one notebook
+    … --check                                           nothing is run or written: list what is not normal
+    … --nbval                                           run all, compare every output with the stored one
 
 Each notebook runs in a fresh kernel, in its own folder, with one torch thread. An unexpected error or a
 line on stderr keeps the file as it was. Time and peak memory are reported against the book's budget.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import nbformat
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SECONDS, MEAN_SECONDS, GIBIBYTES = 90, 60, 3.0
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 CELL_METADATA = {"tags", "tx", "mystnb", "jupyter", "editable", "deletable"}
@@ -142,8 +142,8 @@ def verify(files):
     """
     stored = [str(f) for f in files if keeps_outputs(f)]
     nbval = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-q",
-             f"--nbval-cell-timeout={2 * SECONDS}", "-p", "tx.course.notebooks", "-n2", "--dist=loadfile",
-             "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir", str(ROOT)]
+             f"--nbval-cell-timeout={2 * SECONDS}", "-p", "tx.course.authoring.notebooks", "-n2",
+             "--dist=loadfile", "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir", str(ROOT)]
     bad = bool(stored) and subprocess.run([*nbval, *stored], cwd=ROOT, env=_environment()).returncode != 0
     for path in files:
         if not keeps_outputs(path):
@@ -209,7 +209,7 @@ def check(path):
         if cell.cell_type == "code" and keeps_outputs(path) and cell.execution_count is None and cell.source:
             problems.append(f"cell {cell.id} was never run")
     if dumps(normalise(notebook, keeps_outputs(path))) != text:
-        problems.append("is not in normal form: run `python -m tx.course.notebooks` on it")
+        problems.append("is not in normal form: run `python -m tx.course.authoring.notebooks` on it")
     return problems
 
 
@@ -219,7 +219,7 @@ def _progress(name, text):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m tx.course.notebooks", description=__doc__,
+    parser = argparse.ArgumentParser(prog="python -m tx.course.authoring.notebooks", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="notebooks; all of the course if none is named")
     parser.add_argument("--check", action="store_true", help="list what is not in normal form; run nothing")

@@ -2,7 +2,7 @@
 
 import torch
 
-from .checkpoints import build
+from ..checkpoints import build
 
 
 def _gpt(n_layer, n_embd, n_head, n_positions=1024):

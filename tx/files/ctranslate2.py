@@ -9,7 +9,7 @@ import struct
 
 import torch
 
-from .families.reading import CheckpointError
+from .errors import CheckpointError
 
 DTYPES = {0: torch.float32, 4: torch.float16}
 NORM = {"gamma": "weight", "beta": "bias"}

@@ -7,8 +7,8 @@ the answers are those of a model that had read everything from the start.
 
 import torch
 
-from .cache import Cache
-from .sampling import generate
+from ..cache import Cache
+from ..sampling import generate
 
 PIECE = 256  # tokens read at a time, so that reading can be watched and interrupted
 

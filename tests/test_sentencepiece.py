@@ -16,11 +16,11 @@ from tokenizers import Tokenizer as Backend
 from transformers import AlbertTokenizer, GemmaTokenizer, LlamaTokenizer, T5Tokenizer
 from transformers.convert_slow_tokenizer import AlbertConverter, SpmConverter
 
-from tx.families.reading import CheckpointError
-from tx.sentencepiece_file import read_sentencepiece
+from tx.files.errors import CheckpointError
+from tx.files.sentencepiece import read_sentencepiece
+from tx.files.vocabularies import BYTE, CONTROL, LONGEST, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Pieces
+from tx.files.vocabularies import sentence_pieces as build
 from tx.tokenization import Tokenizer, load_tokenizer
-from tx.vocabularies import BYTE, CONTROL, LONGEST, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Pieces
-from tx.vocabularies import sentence_pieces as build
 
 SNIPPETS = [
     "Hello", "world", " ", "  ", "    ", "\n", "\r\n", "\t", "naïve", "e\u0301", "漢字", "かな", "🙂", "🙂🏽",

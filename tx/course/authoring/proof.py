@@ -1,6 +1,6 @@
 """The graders' proof: every wrong answer is caught, every right one passes.
 
-`python -m tx.course.grading.proof` judges the stubs, the solutions, the known mistakes and the
+`python -m tx.course.authoring.proof` judges the stubs, the solutions, the known mistakes and the
 answers of tests/mutants, and writes the kill matrix, book/graders-proof.md.
 """
 

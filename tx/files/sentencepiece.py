@@ -6,7 +6,7 @@ length and so many bytes (text, or a message inside), 5 four bytes. Of SentenceP
 (`sentencepiece_model.proto`) these fields count:
 
     model       1 a piece, once each   2 trainer   3 normalizer
-    piece       1 text   2 score, a float   3 kind, see `tx.vocabularies`
+    piece       1 text   2 score, a float   3 kind, see `tx.files.vocabularies`
     trainer     3 unigram (1) or BPE (2)   24 spaces stand at the end of words   35 unknown characters as bytes
     normalizer  2 charsmap   3 add a space in front   4 remove extra spaces   5 write spaces as ▁
 
@@ -15,7 +15,7 @@ Every length is checked against what is left of the file.
 
 import struct
 
-from .families.reading import CheckpointError
+from .errors import CheckpointError
 from .vocabularies import NORMAL, Pieces
 
 MODELS = {1: "unigram", 2: "BPE", 3: "word", 4: "character"}

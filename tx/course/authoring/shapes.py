@@ -16,9 +16,9 @@ that an earlier cell of the notebook gave a shape and this one reads. Each turn 
 Letters that are always equal cannot be told apart, so two letters of one function, or of the cells of one
 notebook, have different sizes at least once. Where that cannot be, a comment says why: `# T = S: …`.
 
-    python -m tx.course.shapes                        the book, the solutions, and all of tx while its quick
-                                                      tests run (`make weights` first: some need a model)
-    python -m tx.course.shapes book/03-masks.ipynb    one notebook
+    python -m tx.course.authoring.shapes     the book, the solutions, and all of tx while its quick tests run
+                                             (`make weights` first: some need a model)
+    … book/03-masks.ipynb                    one notebook
 """
 
 import argparse
@@ -43,13 +43,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tx.course import notebooks
+from tx.course.authoring import notebooks
 
 ROOT = notebooks.ROOT
 LETTERS = {"B", "T", "S", "H", "G", "D", "E", "V", "L", "W", "N", "d_k", "d_v", "d_ff", "d_half"}
-# Comments in tx.conversation, tx.commands and tx.course.mine are reached by tests under another name, which
+# Comments in tx.apps.conversation, tx.commands and tx.course.mine are reached by tests under another name, which
 # start whole models: of those, a few that reach every comment. Recording is a branch in tx.block.
-ELSEWHERE = ["test_recording.py"] + [f"test_commands.py::test_{name}" for name in (
+ELSEWHERE = ["test_inspecting.py"] + [f"test_commands.py::test_{name}" for name in (
     "a_long_question_is_read_piece_by_piece", "beams_are_those_of_the_library",
     "embed_gives_a_pipe_one_line_of_json_a_text", "attend_with_padding_and_queries_that_see_nothing",
     "attend_without_a_mask_reads_every_key",
@@ -729,7 +729,7 @@ def findings(recorder, complete=True):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m tx.course.shapes", description=__doc__,
+    parser = argparse.ArgumentParser(prog="python -m tx.course.authoring.shapes", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="notebooks; everything if none is named")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="processes at a time (2)")
@@ -755,6 +755,6 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    from tx.course import shapes  # the module that the checks report to, not this copy of it
+    from tx.course.authoring import shapes  # the module that the checks report to, not this copy of it
 
     sys.exit(shapes.main())

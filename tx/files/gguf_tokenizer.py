@@ -2,8 +2,7 @@
 
 from tokenizers import AddedToken
 
-from .families.reading import CheckpointError
-from .tokenization import Tokenizer
+from .errors import CheckpointError
 from .vocabularies import (
     BERT_NAMES,
     CONTROL,
@@ -35,9 +34,10 @@ LISTS: dict[str, dict[str, type]] = {  # what a kind cannot do without
 
 
 def from_gguf(metadata):
-    """The `Tokenizer` that the metadata of a GGUF file describes.
+    """What the metadata of a GGUF file describe: the package's tokenizer, ids of special tokens by role, and the
+    chat template or None.
 
-    metadata: {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": […], …}, see `tx.gguf_file`.
+    metadata: {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": […], …}, see `tx.files.gguf`.
     """
     values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
     _check_gguf(values)
@@ -63,7 +63,7 @@ def from_gguf(metadata):
         adds = {"bos": model == "llama" or model == "gpt2" and _cut(values) == "llama-bpe", "eos": model == "t5"}
         adds = {role: role in special and values.get(f"add_{role}_token", add) for role, add in adds.items()}
         surround(backend, *([special[role]] if add else [] for role, add in adds.items()))
-    return Tokenizer(backend, special, metadata.get("tokenizer.chat_template"))
+    return backend, special, metadata.get("tokenizer.chat_template")
 
 
 def _gguf_bytes(values, special):

@@ -13,9 +13,8 @@ from typing import NamedTuple
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Backend
 
-from .families.reading import CheckpointError
-from .sentencepiece_file import read_sentencepiece
-from .tokenization import Tokenizer
+from .errors import CheckpointError
+from .sentencepiece import read_sentencepiece
 from .vocabularies import BERT_NAMES, CONTROL, byte_level, sentence_pieces, surround, word_pieces
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -74,7 +73,7 @@ KINDS = {
 
 
 def from_folder(folder):
-    """The `Tokenizer` of a folder.
+    """Of a folder's tokenizer: the package's object, ids of special tokens by role, the chat template or None.
 
     Raises:
         CheckpointError: files are missing, damaged, or of a kind that is not known.
@@ -95,7 +94,7 @@ def from_folder(folder):
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if (folder / "chat_template.jinja").is_file():
         template = _text(folder / "chat_template.jinja")
-    return Tokenizer(backend, special, template)
+    return backend, special, template
 
 
 def _refuse(folder, *problems):

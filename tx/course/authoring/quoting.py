@@ -4,8 +4,8 @@ A quoting cell carries the tag `quote` and the metadata `{"tx": {"quote": "masks
 several definitions, "multihead.MultiHeadAttention.forward" one method. A quote is the text of `tx` word
 for word, comments and annotations included, without docstrings and without calls of `check_…` functions.
 
-    python -m tx.course.quoting            refresh every quoting cell of the book
-    python -m tx.course.quoting --check    write nothing; list the cells that differ from tx
+    python -m tx.course.authoring.quoting            refresh every quoting cell of the book
+    python -m tx.course.authoring.quoting --check    write nothing; list the cells that differ from tx
 """
 
 import argparse
@@ -16,7 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from tx.course import notebooks
+from tx.course.authoring import notebooks
 
 ROOT = notebooks.ROOT
 COLUMNS = 64
@@ -114,7 +114,7 @@ def drift(notebook):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m tx.course.quoting", description=__doc__,
+    parser = argparse.ArgumentParser(prog="python -m tx.course.authoring.quoting", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="notebooks; all of the course if none is named")
     parser.add_argument("--check", action="store_true", help="write nothing; list the cells that differ")

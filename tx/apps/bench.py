@@ -17,15 +17,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .cache import Cache
-from .checkpoints import build, load, named_as_in_files
-from .decoder import Decoder
-from .masks import causal
-from .sampling import generate
-from .scaled_dot_product import attention
-from .speed import compile_blocks, fuse
-from .tokenization import load_tokenizer
-from .training import loss
+from ..cache import Cache
+from ..checkpoints import build, load, named_as_in_files
+from ..decoder import Decoder
+from ..masks import causal
+from ..sampling import generate
+from ..scaled_dot_product import attention
+from ..speed import compile_blocks, fuse
+from ..tokenization import load_tokenizer
+from ..training import loss
 
 AGAIN = "again (A/A)"
 LONGEST = 8192  # tokens of attention: the formula holds scores of 2 GB there, a few times over

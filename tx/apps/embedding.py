@@ -7,10 +7,11 @@ real tokens, here of unit length, so that a dot product is a cosine.
 import torch
 import torch.nn.functional as F
 
-from .checkpoints import load, read_settings
-from .encoder import Encoder
-from .packaged import locate
-from .tokenization import batch, load_tokenizer
+from ..checkpoints import load
+from ..encoder import Encoder
+from ..files.packaged import locate
+from ..files.settings import read_settings
+from ..tokenization import batch, load_tokenizer
 
 
 def pool(hidden, real):

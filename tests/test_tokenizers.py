@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from tx.families.reading import CheckpointError
+from tx.files.errors import CheckpointError
 from tx.tokenization import load_tokenizer
 
 SNIPPETS = [

@@ -8,11 +8,12 @@ import math
 
 import torch
 
+from ..cache import Cache
+from ..checkpoints import load
+from ..files.packaged import locate
+from ..files.settings import read_settings
+from ..tokenization import load_tokenizer
 from .audio import CHUNK, log_mel, read_wav, resample
-from .cache import Cache
-from .checkpoints import load, read_settings
-from .packaged import locate
-from .tokenization import load_tokenizer
 
 EARLIEST = 20  # seconds of a window after which it may be cut
 PAUSE = 0.4  # seconds over which loudness is measured

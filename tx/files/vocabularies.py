@@ -1,7 +1,7 @@
 """The kinds of vocabulary, as tokenizers of the `tokenizers` package (chapter 10).
 
 Three families of tokenizers are in use: byte-pair encoding of bytes (GPT-2), word pieces (BERT), and
-SentencePiece's unigram model or byte-pair encoding (T5, LLaMA). `tx.tokenizer_files` reads their files.
+SentencePiece's unigram model or byte-pair encoding (T5, LLaMA). `tx.files.tokenizers` reads their files.
 """
 
 import math

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import torch
 
-from .families.reading import CheckpointError, shown
-from .positions import deinterleave
+from .errors import CheckpointError, shown
 
 SCALARS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
@@ -192,6 +191,8 @@ class GgufTensors:
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
         for part, key in heads.items():
             if f".{part}." in name:  # stored with neighbours paired
+                from ..positions import deinterleave  # here, so that reading a header loads no model code
+
                 return deinterleave(tensor, self.config.get(key, self.config["num_attention_heads"]))
         return tensor
 

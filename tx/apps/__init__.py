@@ -1,0 +1,1 @@
+"""What is made of models: embeddings, transcripts, conversations, counts and benchmarks."""

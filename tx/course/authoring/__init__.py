@@ -1,0 +1,1 @@
+"""What keeps the book true: shape comments, quotes, notebooks in normal form, the graders' proof."""

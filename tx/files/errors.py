@@ -1,0 +1,16 @@
+"""What every reader of files raises: one error that lists all problems of a checkpoint (chapter 10)."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be loaded; the message lists every problem that was found."""
+
+    def __init__(self, what, problems):
+        self.what, self.problems = what, list(problems)
+        plural = "s" if len(self.problems) != 1 else ""
+        super().__init__(f"{what} ({len(self.problems)} problem{plural}):\n  " + "\n  ".join(self.problems))
+
+
+def shown(value):
+    """A value from a file in a message, of bounded length."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:60] + f"… ({len(text)} characters)"
