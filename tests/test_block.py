@@ -1,14 +1,13 @@
-"""The block: each switch against its formula, the stack against the contracts."""
+"""The block: each switch against its formula."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tx.block import Attention, Block, Experts, FeedForward, Flow, RMSNorm, Stack
+from tx.block import Attention, Block, CrossAttention, Experts, FeedForward, Flow, RMSNorm, View
 from tx.config import Config, Rope
-from tx.course import contracts
-from tx.masks import causal, padding, prefix
+from tx.masks import causal, padding
 from tx.positions import build
 
 V, D, H, D_K, B, T = 11, 12, 4, 3, 2, 5
@@ -34,11 +33,11 @@ def vectors(*shape, seed=1):
 
 
 def flow(c, T, memory=None, memory_mask=None, mask="causal"):
-    schemes, slots = build(c), torch.arange(T)[None]
+    schemes, slots = build(c), torch.arange(T)
     kinds = set(c.layer_types) | {"full"}
     mask = causal() if mask == "causal" else mask
-    by_type = {kind: (mask, schemes[kind], schemes[kind].tables(slots, slots, slots)) for kind in kinds}
-    return Flow(by_type, memory, memory_mask)
+    views = {kind: View(mask, schemes[kind], schemes[kind].tables(*3 * [slots[None]])) for kind in kinds}
+    return Flow(views, slots, memory, memory_mask)
 
 
 def close(got, expected, tolerance=1e-5):
@@ -117,7 +116,7 @@ def test_switches_of_attention():
 
 @torch.no_grad()
 def test_cross_attention_is_the_formula_with_keys_and_values_of_the_memory():
-    a, x, memory = made(Attention, config(), cross=True), vectors(B, T, D), vectors(B, 7, D, seed=2)
+    a, x, memory = made(CrossAttention, config()), vectors(B, T, D), vectors(B, 7, D, seed=2)
     q, k, v = (
         f(y).unflatten(-1, (H, D_K)).transpose(1, 2)
         for f, y in ((a.query, x), (a.key, memory), (a.value, memory))
@@ -129,7 +128,7 @@ def test_cross_attention_is_the_formula_with_keys_and_values_of_the_memory():
 @torch.no_grad()
 def test_cross_attention_sees_what_is_real_in_the_memory():
     c = config(n_kv_heads=2)
-    a, x, memory = made(Attention, c, cross=True), vectors(B, T, D), vectors(B, 7, D, seed=2)
+    a, x, memory = made(CrossAttention, c), vectors(B, T, D), vectors(B, 7, D, seed=2)
     real = torch.arange(7) < torch.tensor([[7], [4]])
     got = a(x, flow(c, T, memory, padding(real)))
     junk = torch.where(real[..., None], memory, 100.0)
@@ -143,8 +142,8 @@ def test_turned_queries_make_attention_relative():
     c = config(positions="rope", rope=Rope(100.0, 2), window=3)
     a, x = made(Attention, c), vectors(B, T, D)
     here, there = flow(c, T), flow(c, T)
-    mask, scheme, _ = here.by_type["window"]
-    there.by_type = {"window": (mask, scheme, scheme.tables(torch.arange(T)[None] + 9, None, None))}
+    view = there.views["window"]
+    view.tables = view.scheme.tables(torch.arange(T)[None] + 9, None, None)
     close(a(x, there), a(x, here))
     one = a(x.flip(1), flow(c, T, mask=None))
     assert (one - a(x, flow(c, T, mask=None)).flip(1)).abs().max() > 1e-3
@@ -223,153 +222,6 @@ def test_gradients_of_a_block():
     assert torch.autograd.gradcheck(lambda x, *_: b(x, f), (x, *b.parameters()), fast_mode=True)
 
 
-# ── the stack ────────────────────────────────────────────────────────────────────────────────────
-
-KINDS = {
-    "learned": {}, "none": {"positions": "none"}, "alibi": {"positions": "alibi"},
-    "rope": {"positions": "rope", "rope": Rope(100.0, 2), "norm": "rms_plus_one", "gated": True, "n_kv_heads": 2},
-    "t5": {"positions": "t5", "buckets": 8, "bucket_distance": 16, "norm": "rms"},
-    "deberta": {"positions": "deberta", "buckets": 4, "bucket_distance": 8, "content_position": True,
-                "position_content": True, "norm_positions": True},
-    "deberta shared": {"positions": "deberta", "buckets": 4, "bucket_distance": 8, "content_position": True,
-                       "share_position_projection": True},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_a_causal_stack_sees_all_of_the_past_and_nothing_else(kind):
-    stack, x = made(Stack, config(**KINDS[kind])), vectors(B, T, D)
-    contracts.causality(stack, x)
-    contracts.uses_every_past_key(stack, x)
-    contracts.batch_independence(stack, x)
-    if kind != "none":
-        assert (stack(x.roll(1, 1)) - stack(x).roll(1, 1))[:, 2:].abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_a_stack_of_both_sides_sees_them_and_no_padding(kind):
-    stack, x = made(Stack, config(causal=False, **KINDS[kind])), vectors(B, T, D)
-    contracts.sees_both_sides(stack, x)
-    real = torch.arange(T) < torch.tensor([[T], [3]])
-    contracts.padding_content_is_invisible(lambda x, real: stack(x, real), x, real)
-    close(stack(x, real)[1, :3], stack(x[1:, :3])[0])
-    if kind == "none":
-        contracts.permutation_equivariance(stack, x)
-
-
-@pytest.mark.parametrize("kind", ["learned", "rope", "alibi"])
-@torch.no_grad()
-def test_padding_on_the_left_moves_nothing(kind):
-    stack = made(Stack, config(**KINDS[kind]))
-    tokens = torch.tensor([[3, 1, 4, 1, 5], [0, 0, 9, 2, 6]])
-    real = torch.tensor([[True] * 5, [False] * 2 + [True] * 3])
-    close(stack(tokens, real)[1, 2:], stack(tokens[1:, 2:])[0])
-    close(stack(tokens, torch.ones_like(real)), stack(tokens))
-
-
-@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])
-@torch.no_grad()
-def test_nothing_is_dropped_in_evaluation(kind):
-    stack, x = made(Stack, config(**{kind: 0.9})), vectors(B, T, D)
-    plain = made(Stack, config())
-    for _ in range(2):
-        assert torch.equal(stack(x), plain(x))
-    stack.train()
-    assert (stack(x) - plain(x)).abs().max() > 0.1
-
-
-@torch.no_grad()
-def test_windowed_layers_forget():
-    stack, x = made(Stack, config(n_layers=1, window=2, positions="none")), vectors(1, T, D)
-    moved = x.clone()
-    moved[:, 0] += 3 * vectors(D, seed=3)
-    changed = (stack(moved) - stack(x)).abs().amax(-1)[0] > 1e-5
-    assert changed.tolist() == [True, True, False, False, False]
-    mixed = made(Stack, config(window=2, layer_types=("window", "full")))
-    contracts.uses_every_past_key(mixed, vectors(B, T, D))
-    contracts.causality(mixed, vectors(B, T, D))
-    two = made(Stack, config(window=2, positions="none", layer_types=("full", "window")))
-    alone = two(x, causal())  # a mask object says all, the window stays
-    close(alone, two(x))
-
-
-@torch.no_grad()
-def test_a_mask_object_takes_the_place_of_the_causal_one_in_windowed_layers_too():
-    stack = made(Stack, config(window=3, n_layers=1, positions="none"))
-    tokens = torch.tensor([[3, 1, 4, 1, 5, 9]])
-    before = stack(tokens, causal() | prefix(4))
-    tokens[0, 2] = 7  # seen within the window, from both sides
-    changed = (stack(tokens, causal() | prefix(4)) - before).abs().amax(-1) > 1e-6
-    assert changed[0].tolist() == [True] * 5 + [False]
-
-
-@torch.no_grad()
-def test_what_is_added_before_the_first_block():
-    c = config(d_embedding=6, n_segments=2, embedding_norm=True, embedding_scale=2.0, share_layers=True,
-               first_attention_norm=False, final_norm=False)  # fmt: skip
-    stack, tokens = made(Stack, c), torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
-    segments = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
-    assert len(stack.blocks) == 1 and isinstance(stack.blocks[0].attention_norm, torch.nn.Identity)
-    x = 2 * stack.embedding(tokens) + stack.segments(segments) + stack.positions["full"].table.weight[:5]
-    x = stack.projection(stack.embedding_norm(x))
-    for _ in range(2):
-        x = stack.blocks[0](x, flow(c, T))
-    close(stack(tokens, segments=segments), x)
-    close(stack(tokens), stack(tokens, segments=torch.zeros_like(tokens)))
-
-
-@torch.no_grad()
-def test_positions_can_skip_the_pad():
-    stack = made(Stack, config(positions_skip_pad=1, position_offset=2, causal=False))
-    tokens = torch.tensor([[3, 4, 5, 1, 1], [1, 9, 2, 6, 5]])
-    real = tokens != 1
-    close(stack(tokens, real)[0, :3], stack(tokens[:1, :3])[0])
-    close(stack(tokens, real)[1, 1:], stack(tokens[1:, 1:])[0])
-
-
-@pytest.mark.parametrize(("tokens", "mask", "words"), [
-    (torch.tensor([1, 2]), None, r"tokens \(2,\): expected \(B, T\)"),
-    (torch.tensor([[1, V]]), None, f"token id {V} is outside the vocabulary of {V}"),
-    (torch.tensor([[1, -1]]), None, "token id -1 is outside"),
-    (torch.tensor([[1, 2]]), torch.ones(1, 3, dtype=torch.bool), r"expected booleans \(B, S\) = \(1, 2\)"),
-    (torch.tensor([[1, 2]]), torch.ones(1, 2), "of torch.float32: expected booleans"),
-    (torch.zeros(1, 17, dtype=torch.long), None, "position 16 is beyond the learned table of 16"),
-    ([[1, 2]], None, "tokens are a list: expected a tensor of ids"),
-    (torch.tensor([[1, 2]]).byte(), None, "tokens of torch.uint8: expected ids of torch.int64 or torch.int32"),
-    (torch.tensor([[1.0, 2.0]]), None, rf"\(1, 2\) of torch.float32: expected ids \(B, T\), or \(B, T, {D}\)"),
-    (torch.zeros(1, 2, D + 1), None, rf"tokens \(1, 2, {D + 1}\) of torch.float32: expected ids"),
-    (torch.zeros(2, 0, dtype=torch.long), None, r"tokens \(2, 0\): expected one token at least"),
-])  # fmt: skip
-def test_bad_input_is_named(tokens, mask, words):
-    with pytest.raises(ValueError, match=words):
-        made(Stack, config())(tokens, mask)
-
-
-@pytest.mark.parametrize(("options", "words"), [
-    ({"positions": torch.arange(3)}, r"positions \(3,\) of torch.int64: expected .* \(1, 3\) or \(2, 3\)"),
-    ({"positions": torch.arange(2)[None]}, r"positions \(1, 2\)"),
-    ({"positions": torch.zeros(2, 3)}, r"positions \(2, 3\) of torch.float32"),
-    ({"positions": torch.full((1, 3), -1)}, "position -1: learned positions begin at 0"),
-    ({"segments": torch.zeros(2, 2, dtype=torch.long)}, r"segments \(2, 2\) of torch.int64: expected .* \(2, 3\)"),
-    ({"segments": torch.full((2, 3), 2)}, "segments 2 … 2: expected 0 … 1"),
-    ({"memory": torch.zeros(1, 4, D)}, rf"memory \(1, 4, {D}\): expected \(B, S, D\) with B = 2, D = {D}"),
-    ({"memory": torch.zeros(2, 4, D + 1)}, "memory"),
-    ({"memory": None}, "memory is None: these layers read one"),
-])  # fmt: skip
-def test_what_comes_with_the_tokens_must_fit(options, words):
-    stack, tokens = made(Stack, config(n_segments=2), cross=True), torch.tensor([[3, 1, 4], [1, 5, 9]])
-    options = {"memory": torch.zeros(2, 4, D)} | options
-    with pytest.raises(ValueError, match=words):
-        stack(tokens, **options)
-
-
-def test_segments_for_a_model_without_any_are_refused():
-    with pytest.raises(ValueError, match="no segments"):
-        made(Stack, config())(torch.tensor([[1, 2]]), segments=torch.zeros(1, 2, dtype=torch.long))
-
-
 @pytest.mark.parametrize(("switches", "words"), [
     ({"d_model": 13}, "d_model = 13 is not divisible by n_heads = 4"),
     ({"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4"),
@@ -382,12 +234,3 @@ def test_segments_for_a_model_without_any_are_refused():
 def test_bad_configs_are_named(switches, words):
     with pytest.raises(ValueError, match=words):
         config(**switches)
-
-
-def test_roberta_counts_only_what_is_no_padding_and_gives_padding_the_row_before_the_first():
-    config = Config(9, 8, 1, 2, 16, 12, causal=False, position_offset=2, positions_skip_pad=1)
-    stack = Stack(config)
-    tokens = torch.tensor([[1, 5, 6, 1, 7], [5, 1, 1, 1, 1]])
-    assert stack._positions_of(tokens, None, 0).tolist() == [[-1, 0, 1, -1, 2], [0, -1, -1, -1, -1]]
-    assert torch.equal(stack.positions["full"].embed(torch.tensor([[-1]]))[0, 0],
-                       stack.positions["full"].table.weight[1])  # fmt: skip

@@ -49,8 +49,8 @@ def test_a_kv_grows_keeps_or_writes():
     k, v = vectors(2, 3, 5, 4), vectors(2, 3, 5, 6, seed=2)
     grows, keeps, writes = KV(), KV(keep=2), KV(room=7)
     for kv in (grows, keeps, writes):
-        kv.update(k[:, :, :2], v[:, :, :2])
-        all_k, all_v = kv.update(k[:, :, 2:], v[:, :, 2:])
+        kv.update(k[:, :, :2], v[:, :, :2], torch.arange(2))
+        all_k, all_v = kv.update(k[:, :, 2:], v[:, :, 2:], torch.arange(2, 5))
         close(all_k[:, :, :5], k, 0)
         close(all_v[:, :, :5], v, 0)
     assert [kv.keys.shape[2] for kv in (grows, keeps, writes)] == [5, 2, 7]
@@ -67,7 +67,7 @@ def test_slots_are_the_numbers_of_the_tokens_seen():
     assert rolling.slots("full", 2).tolist() == list(range(8))
     assert static.slots("full", 2).tolist() == list(range(8))
     with pytest.raises(ValueError, match="the cache has room for 8 tokens, 9 are to go in"):
-        static.slots("full", 3)
+        static.begin(3)
 
 
 @pytest.mark.parametrize("options", [{}, {"room": 12}])
@@ -161,7 +161,8 @@ def test_a_cache_belongs_to_its_model(other, words):
 def test_a_cache_belongs_to_its_dtype(room):
     model, tokens = made(Decoder, config()), torch.tensor([[3, 1]])
     cache = Cache(model.config, room=room)
-    model(tokens, cache=cache)
+    with torch.no_grad():
+        model(tokens, cache=cache)
     with pytest.raises(ValueError, match="the cache holds torch.float32, the model computes in torch.float64"):
         model.double()(tokens, cache=cache)
 

@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from .block import Stack
-from .checks import check_last
+from .stack import Stack, initialise
 
 
 class Head(nn.Module):
@@ -39,6 +38,7 @@ class Decoder(nn.Module):
         self.config = config
         self.stack = Stack(config)
         self.head = Head(config, self.stack.embedding)
+        initialise(self)
 
     def tie(self):
         """One matrix for embedding and head, as after loading a file that holds it once."""
@@ -58,7 +58,12 @@ class Decoder(nn.Module):
             ValueError: ids outside the vocabulary, a text longer than learned positions or a static
                 cache, a mask that does not fit, a cache of another model.
         """
-        check_last(last)
+        _check_last(last)
         x = self.stack(tokens, mask, positions=positions, cache=cache)  # (B, T, D)
-        x = x if last is None else x[:, -last:]  # (B, N, D)
-        return self.head(x)  # (B, N, V)
+        return self.head(x if last is None else x[:, -last:])  # (B, N, V)
+
+
+def _check_last(last):
+    """Refuse what a slice would take for something else: the last 0 would be all."""
+    if last is not None and (not isinstance(last, int) or last < 1):
+        raise ValueError(f"last = {last!r}: expected a number of tokens, at least 1, or None for all of them.")

@@ -2,8 +2,9 @@
 
 from torch import nn
 
-from .block import ACTIVATIONS, Stack, make_norm
+from .block import ACTIVATIONS, make_norm
 from .decoder import Head
+from .stack import Stack, initialise
 
 
 class MaskedHead(nn.Module):
@@ -34,6 +35,7 @@ class Encoder(nn.Module):
         self.stack = Stack(config)
         self.masked_head = MaskedHead(config, self.stack.embedding) if config.masked_head else None
         self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
+        initialise(self)
 
     def tie(self):
         """One matrix for embedding and head, as after loading a file that holds it once."""

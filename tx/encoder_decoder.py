@@ -4,10 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .block import Stack
-from .checks import check_last, check_mel, check_source_mask
-from .decoder import Head
+from .decoder import Head, _check_last
 from .masks import padding
+from .stack import Stack, initialise
 
 
 class AudioFront(nn.Module):
@@ -20,7 +19,7 @@ class AudioFront(nn.Module):
 
     def forward(self, mel):
         """mel (B, n_mels, frames) of any dtype -> (B, S, D), S = frames / 2 rounded up."""
-        check_mel(mel, self.first.in_channels)
+        _check_mel(mel, self.first.in_channels)
         mel = mel.to(self.first.weight.dtype)  # (B, n_mels, frames)
         return F.gelu(self.second(F.gelu(self.first(mel)))).mT  # (B, S, D)
 
@@ -41,6 +40,7 @@ class EncoderDecoder(nn.Module):
         self.encoder = Stack(config.encoder, None if hears else embedding)
         self.decoder = Stack(config, embedding, cross=True)
         self.head = Head(config, embedding)
+        initialise(self)
 
     def tie(self):
         """One matrix for embedding and head, as after loading a file that holds it once."""
@@ -64,10 +64,23 @@ class EncoderDecoder(nn.Module):
 
         The cross-attention sees what is real in the *source*.
         """
-        check_last(last)
+        _check_last(last)
         if isinstance(source_mask, torch.Tensor):
-            check_source_mask(source_mask, memory)
-            source_mask = None if bool(source_mask.all()) else padding(source_mask)
+            _check_source_mask(source_mask, memory)
+            source_mask = padding(source_mask)
         x = self.decoder(target, target_mask, cache=cache, memory=memory, memory_mask=source_mask)
         x = x if last is None else x[:, -last:]  # (B, N, D)
         return self.head(x)  # (B, N, V)
+
+
+def _check_mel(mel, n_mels):
+    if mel.dim() != 3 or mel.shape[1] != n_mels or mel.shape[2] == 0:
+        raise ValueError(f"mel {tuple(mel.shape)}: expected (B, {n_mels}, frames).")
+
+
+def _check_source_mask(mask, memory):
+    if mask.dtype != torch.bool or mask.shape != memory.shape[:2]:
+        raise ValueError(
+            f"source_mask {tuple(mask.shape)} of {mask.dtype}: expected booleans (B, S) = "
+            f"{tuple(memory.shape[:2])}, True = a real token of the source."
+        )

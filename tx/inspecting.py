@@ -5,12 +5,13 @@
     seen.attention[3][0, 5]  # layer 3, text 0, head 5: who looked at whom
 """
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from torch import nn
 
-from .block import Stack
+from .block import Attention, CrossAttention
+from .stack import Stack
 
 
 @dataclass
@@ -27,11 +28,10 @@ class Record:
     attention: list = field(default_factory=list)
     cross_attention: list = field(default_factory=list)
 
-    def begin(self, x):
-        """Forget the last pass; x (B, T, D) goes into the first layer."""
+    def begin(self):
+        """Forget the last pass."""
         for kept in (self.hidden, self.attention, self.cross_attention):
             kept.clear()
-        self.hidden.append(x)
 
     def __repr__(self):
         kept = {name: [tuple(x.shape) for x in getattr(self, name)] for name in self.__dataclass_fields__}
@@ -64,13 +64,37 @@ def record(model):
     stacks = {name: part for name, part in parts if isinstance(part, Stack)}
     if not stacks:
         raise ValueError(f"{type(model).__name__} has no stack of layers to record: expected a tx model.")
-    if any(stack.record is not None for stack in stacks.values()):
+    if any("attend" in vars(layer) for stack in stacks.values() for layer in _attentions(stack)):
         raise ValueError("this model is being recorded already: leave the first `with record(...)` before.")
     records = {name: Record() for name in stacks}
-    for name, stack in stacks.items():
-        stack.record = records[name]
-    try:
+    with ExitStack() as undo:
+        for name, stack in stacks.items():
+            _watch(stack, records[name], undo)
         yield records["stack"] if "stack" in records else Records(**records)
-    finally:
-        for stack in stacks.values():
-            stack.record = None
+
+
+def _attentions(stack):
+    return [module for module in stack.modules() if isinstance(module, Attention)]
+
+
+def _watch(stack, seen, undo):
+    """Let a stack's layers leave in `seen` what they do, until `undo` is closed."""
+    hooks = [stack.register_forward_pre_hook(lambda *_: seen.begin())]
+    for block in stack.blocks:
+        hooks.append(block.register_forward_pre_hook(lambda _, given: seen.hidden or seen.hidden.append(given[0])))
+        hooks.append(block.register_forward_hook(lambda _, given, x: seen.hidden.append(x)))
+    for hook in hooks:
+        undo.callback(hook.remove)
+    for layer in _attentions(stack):
+        kept = seen.cross_attention if isinstance(layer, CrossAttention) else seen.attention
+        layer.attend = _keeping(kept, layer.attend)  # on this object, before its class
+        undo.callback(delattr, layer, "attend")
+
+
+def _keeping(kept, attend):
+    def keeping(q, k, v, mask, bias=None):
+        out, weights = attend(q, k, v, mask, bias, return_weights=True)  # (B, H, T, d_v), (B, H, T, S)
+        kept.append(weights)
+        return out
+
+    return keeping

@@ -32,6 +32,7 @@ class Mask:
             ("window", 4)); a disjunction or a bare predicate is a part of its own.
         q_pos: positions of the queries (T,) or (B, T); None = bottom-right aligned.
         k_pos: positions of the keys (S,) or (B, S); None = 0 … S-1.
+        span: first position and the one after the last, where they are known without asking a device.
     """
 
     keep: Callable
@@ -39,6 +40,7 @@ class Mask:
     parts: tuple = ()
     q_pos: torch.Tensor | None = None
     k_pos: torch.Tensor | None = None
+    span: tuple[int, int] | None = None
 
     def __repr__(self):
         return self.label if self.q_pos is None else f"({self.label}).at(q_pos, k_pos)"
@@ -69,12 +71,17 @@ class Mask:
     def __ror__(self, other):
         return as_mask(other) | self
 
-    def at(self, q_pos, k_pos):
+    def __reduce__(self):
+        """How a mask is pickled: its parts say all, and the predicate is made of them again."""
+        return _made_of, (self.parts, self.q_pos, self.k_pos, self.span)
+
+    def at(self, q_pos, k_pos, span=None):
         """The same mask for queries and keys that stand at given positions.
 
-        q_pos (T,) or (B, T), k_pos (S,) or (B, S), integers; -1 marks an empty slot.
+        q_pos (T,) or (B, T), k_pos (S,) or (B, S), integers; -1 marks an empty slot. span: the first
+        query's position and the one after the last, to be read from the tensors unless given.
         """
-        return replace(self, q_pos=q_pos, k_pos=k_pos)
+        return replace(self, q_pos=q_pos, k_pos=k_pos, span=span)
 
     def select(self, rows):
         """The same mask for a batch made of these rows of it, in this order. rows (R,) integers."""
@@ -83,7 +90,7 @@ class Mask:
             return self.keep(rows[b], h, q_pos, k_pos)
 
         at = (x if x is None or x.dim() == 1 else _rows(x, rows) for x in (self.q_pos, self.k_pos))
-        return Mask(keep, self.label, _select_parts(self.parts, rows), *at)
+        return Mask(keep, self.label, _select_parts(self.parts, rows), *at, self.span)
 
     def positions(self, T, S, device=None):
         """Absolute positions of T queries and S keys: (…, T), (…, S)."""
@@ -103,7 +110,8 @@ class Mask:
         """
         B, H, T, S = shape
         q_pos, k_pos = self.positions(T, S, device)  # (T,) or (B, T), (S,) or (B, S)
-        _check_tables(self, shape, q_pos, k_pos)
+        if not (torch.compiler.is_compiling() or k_pos.is_meta):
+            _check_tables(self, shape, q_pos, k_pos)
         b = torch.arange(B, device=q_pos.device).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
         h = torch.arange(H, device=q_pos.device).view(1, -1, 1, 1)  # (1, H, 1, 1)
         q_pos = torch.atleast_2d(q_pos)[:, None, :, None]  # (B or 1, 1, T, 1)
@@ -112,7 +120,8 @@ class Mask:
 
     def structure(self, T, S):
         """What is left to compute for T queries and S keys: "nothing" hidden, "causal", "dense"."""
-        wide = [kind for kind, value in self.parts if kind != "window" or value < S]
+        narrow = torch.compiler.is_compiling()  # a graph holds for every S, so a window may hide something
+        wide = [kind for kind, value in self.parts if kind != "window" or narrow or value < S]
         if not self.parts and self.q_pos is None:
             return "nothing"
         if self.q_pos is not None or T > S or set(wide) - {"causal"}:
@@ -255,6 +264,18 @@ def to_flex(mask, T, S, device=None):
     return mask_mod
 
 
+def _made_of(parts, q_pos=None, k_pos=None, span=None):
+    """The mask of these parts, see `Mask.parts`: what a pickle holds."""
+    makers = {"causal": lambda _: causal(), "window": window, "padding": padding, "documents": documents,
+              "prefix": lambda n: prefix(n.flatten() if isinstance(n, torch.Tensor) else n),
+              "table": as_mask, "predicate": as_mask}  # fmt: skip
+    mask = everything()
+    for number, (kind, value) in enumerate(parts):
+        part = _made_of(value[0]) | _made_of(value[1]) if kind == "either" else makers[kind](value)
+        mask = mask & part if number else part
+    return mask if q_pos is None else mask.at(q_pos, k_pos, span)
+
+
 def _row(table, b):
     """Row b of a table that has one row for all or one each."""
     return b if table.shape[0] > 1 else b * 0
@@ -280,7 +301,7 @@ def _in_and(mask):
 def _same_positions(one, other):
     if one.q_pos is None or other.q_pos is None or one.q_pos is other.q_pos:
         known = one if one.q_pos is not None else other
-        return known.q_pos, known.k_pos
+        return known.q_pos, known.k_pos, known.span
     raise ValueError(f"{one!r} and {other!r} stand at different positions: combine first, then .at().")
 
 
@@ -305,23 +326,29 @@ def _tables(parts):
 
 
 def _check_tables(mask, shape, q_pos, k_pos):
-    B, H = shape[:2]
-    for kind, table in _tables(mask.parts):
+    """Every table covers the rows, heads and positions that are looked up in it."""
+    B, H, T, S = shape
+    tables = list(_tables(mask.parts))
+    first, stop = mask.span or (S - T, S)  # positions of queries
+    n_keys = stop
+    if tables and mask.q_pos is not None and mask.span is None:  # ask the device
+        first, stop, n_keys = int(q_pos.min()), 1 + int(q_pos.max()), 1 + int(k_pos.max())
+    for kind, table in tables:
         if table.shape[0] not in (1, B):
             raise ValueError(f"{kind}: made for {table.shape[0]} rows, the batch has {B}.")
         if kind == "prefix":
             continue
-        n_keys = 1 + max(int(k_pos.max()), int(q_pos.max()) if kind == "documents" else 0)
-        if table.shape[-1] < n_keys and not (kind == "table" and table.shape[-1] == 1):
-            raise ValueError(f"{kind}: made for {table.shape[-1]} keys, there are {n_keys}.")
+        wanted = max(n_keys, stop) if kind == "documents" else n_keys
+        if table.shape[-1] < wanted and not (kind == "table" and table.shape[-1] == 1):
+            raise ValueError(f"{kind}: made for {table.shape[-1]} keys, there are {wanted}.")
         if kind != "table":
             continue
-        n_rows, first = table.shape[2], table.shape[3] - table.shape[2]
-        outside = n_rows > 1 and not first <= int(q_pos.min()) <= int(q_pos.max()) < first + n_rows
+        n_rows, begin = table.shape[2], table.shape[3] - table.shape[2]
+        outside = n_rows > 1 and not begin <= first <= stop <= begin + n_rows
         if table.shape[1] not in (1, H) or outside:
             raise ValueError(
                 f"table {tuple(table.shape)}: does not cover (B, H, T, S) = {tuple(shape)} with queries at "
-                f"positions {int(q_pos.min())} … {int(q_pos.max())}; its rows are {first} … {first + n_rows - 1}."
+                f"positions {first} … {stop - 1}; its rows are {begin} … {begin + n_rows - 1}."
             )
 
 

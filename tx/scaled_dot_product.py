@@ -15,8 +15,6 @@ Sources: Vaswani et al. 2017 (arXiv:1706.03762, equation 1); grouped heads: Ains
 import torch
 import torch.nn.functional as F
 
-from .checks import check_attention, check_mask_tensor
-
 
 def similarity(q, k, scale=None):
     """Scaled dot product of every query with every key.
@@ -112,7 +110,9 @@ def attention(q, k, v, mask=None, *, bias=None, scale=None, softcap=None, sinks=
         ValueError: shapes that do not fit, a mask or bias that does not broadcast, an unknown
             `how`, or `how="sdpa"` with something that SDPA cannot do.
     """
-    check_attention(q, k, v, bias, softcap, sinks, dropout, how, return_weights)
+    _check_shapes(q, k, v)
+    if how != "auto" or dropout or any(x is not None for x in (bias, softcap, sinks)):
+        _check_switches(q, k, bias, softcap, sinks, dropout, how, return_weights)
     mask = _known(mask, q, k)
     if how == "auto":
         special = softcap is not None or sinks is not None or return_weights
@@ -146,10 +146,8 @@ def _fused(q, k, v, mask, bias, scale, dropout):
         structure = mask.structure(*shape[2:])
         dense = _dense(mask, shape, q.device) if structure == "dense" else None  # (B or 1, H or 1, T or 1, S)
         seen = {"attn_mask": dense, "is_causal": structure == "causal"}
-    shares = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(
-        q, k, v, scale=scale, dropout_p=dropout, enable_gqa=shares, **seen
-    )  # (B, H, T, d_v)
+    seen |= {"scale": scale, "dropout_p": dropout, "enable_gqa": q.shape[1] != k.shape[1]}
+    return F.scaled_dot_product_attention(q, k, v, **seen)  # (B, H, T, d_v)
 
 
 def _dense(mask, shape, device):
@@ -160,10 +158,77 @@ def _dense(mask, shape, device):
 def _known(mask, q, k):
     """The mask as None, a boolean tensor or a `Mask`; ValueError if it is none of these."""
     if isinstance(mask, torch.Tensor):
-        check_mask_tensor(mask, (*q.shape[:3], k.shape[2]))
+        _check_mask_tensor(mask, (*q.shape[:3], k.shape[2]))
         return torch.atleast_2d(mask)  # SDPA wants two axes
     if mask is None or hasattr(mask, "dense"):
         return mask
     from .masks import as_mask  # chapter 3's module: only a bare predicate needs it here
 
     return as_mask(mask)
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────
+
+
+def _check_shapes(q, k, v):
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            _refuse(q, k, v, f"{name} has {x.dim()} axes, expected 4: (B, heads, time, width).")
+    if not q.dtype == k.dtype == v.dtype or not q.is_floating_point():
+        raise ValueError(
+            f"q is {q.dtype}, k is {k.dtype}, v is {v.dtype}: expected one floating-point type."
+        )
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        _refuse(q, k, v, "the batch sizes differ.")
+    if k.shape[1:3] != v.shape[1:3]:
+        _refuse(q, k, v, "every key needs its value: heads and length of k and v differ.")
+    if q.shape[-1] != k.shape[-1]:
+        _refuse(q, k, v, f"queries have width {q.shape[-1]}, keys {k.shape[-1]}.")
+    if k.shape[2] == 0:
+        _refuse(q, k, v, "there is no key to attend to: k has length 0.")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        _refuse(
+            q, k, v, f"k has {k.shape[1]} heads and q has {q.shape[1]}: the number of query heads must be a "
+            "multiple of the number of key heads.",
+            "\n  If these are (batch, time, heads, width), transpose axes 1 and 2 first.",
+        )  # fmt: skip
+
+
+def _refuse(q, k, v, why, advice=""):
+    raise ValueError(f"{why}\n  q {tuple(q.shape)}   k {tuple(k.shape)}   v {tuple(v.shape)}{advice}")
+
+
+def _check_switches(q, k, bias, softcap, sinks, dropout, how, return_weights):
+    if bias is not None:
+        _check_broadcast("bias", bias, (*q.shape[:3], k.shape[2]))
+    if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
+        raise ValueError(f"sinks {tuple(sinks.shape)}: expected one score a head, ({q.shape[1]},).")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap = {softcap}: expected a number above 0, or None.")
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout = {dropout}: expected a probability, 0 <= dropout < 1.")
+    if how not in ("auto", "explicit", "sdpa"):
+        raise ValueError(f"how = {how!r}: known are 'auto', 'explicit' and 'sdpa'.")
+    if how == "sdpa" and (softcap is not None or sinks is not None or return_weights):
+        raise ValueError(
+            "how='sdpa' has no soft cap, no sinks and no weights to return: use how='explicit'."
+        )
+
+
+def _check_mask_tensor(mask, shape):
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask has dtype {mask.dtype}: a mask is boolean, True = may attend.\n"
+            "  0/1 integers: pass mask.bool(). Additive floats (0 and -inf): pass bias=mask."
+        )
+    _check_broadcast("mask", mask, shape)
+
+
+def _check_broadcast(name, x, shape):
+    fits = x.dim() <= 4 and all(
+        n in (1, size) for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"{name} {tuple(x.shape)} does not broadcast to (B, H, T, S) = {tuple(shape)}.\n"
+            "  A (B, S) table of real keys is padding(real); as a tensor it is real[:, None, None]."
+        )

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .block import Attention, Block, FeedForward, Stack
+from .block import Attention, Block, FeedForward
+from .stack import Stack
 
 
 class Linear(nn.Module):
@@ -54,6 +55,20 @@ class Joined(Linear):
         return super().forward(x).split(self.sizes, dim=-1)  # of each layer (..., n)
 
 
+class FusedAttention(Attention):
+    """Attention whose queries, keys and values come from one product."""
+
+    def project(self, x):
+        return self.joined(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
+
+
+class FusedFeedForward(FeedForward):
+    """A gated feed-forward whose gate and up come from one product."""
+
+    def project(self, x):
+        return self.joined(x)  # (..., d_ff), (..., d_ff)
+
+
 def fuse(model):
     """Prepare a model for inference, in place: the same numbers from fewer and faster products.
 
@@ -61,19 +76,24 @@ def fuse(model):
     want no gradient: train and save before. Returns the model.
     """
     for module in model.modules():
-        if isinstance(module, Attention) and module.joined is None and not (
-            module.cross or module.config.share_position_projection  # whose key reads something else, too
-        ):
-            module.joined = Joined(module.query, module.key, module.value)
-            del module.query, module.key, module.value
-        if isinstance(module, FeedForward) and module.gated and module.joined is None:
-            module.joined = Joined(module.gate, module.up)
-            del module.gate, module.up
+        # a shared projection turns positions into keys and queries, too; cross-attention has two sources
+        if type(module) is Attention and not module.config.share_position_projection:
+            _join(module, FusedAttention, "query", "key", "value")
+        if type(module) is FeedForward and module.gated:
+            _join(module, FusedFeedForward, "gate", "up")
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
                 setattr(module, name, Linear(child.weight, child.bias))
     return model.requires_grad_(False)
+
+
+def _join(module, kind, *names):
+    """Make a module one of this kind: its layers of these names become one, `joined`."""
+    module.joined = Joined(*(getattr(module, name) for name in names))
+    for name in names:
+        delattr(module, name)
+    module.__class__ = kind
 
 
 def compile_blocks(model):

@@ -32,7 +32,7 @@ GPT_BLOCK = """
 """
 OPENAI_GPT = pairs("transformer.h.{}", """
     transformer.tokens_embed = stack.embedding
-    transformer.positions_embed = stack.positions.full.table
+    transformer.positions_embed = stack.schemes.full.table
 """ + GPT_BLOCK.strip())  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def gpt2(r):
 
 GPT2 = pairs("transformer.h.{}", """
     transformer.wte = stack.embedding
-    transformer.wpe = stack.positions.full.table
+    transformer.wpe = stack.schemes.full.table
     transformer.ln_f = stack.norm
 """ + GPT_BLOCK.strip())  # fmt: skip
 

@@ -39,7 +39,7 @@ def mt5(r):
 
 def t5_stack(side, last):
     return pairs(f"{side}.block.{{}}.layer", f"""
-    {side}.block.0.layer.0.SelfAttention.relative_attention_bias = {side}.positions.full.table
+    {side}.block.0.layer.0.SelfAttention.relative_attention_bias = {side}.schemes.full.table
     .0.layer_norm = .attention_norm
     .0.SelfAttention.q = .attention.query
     .0.SelfAttention.k = .attention.key
@@ -114,7 +114,7 @@ def whisper(r):
 
 def bart_stack(side):
     return pairs(f"model.{side}.layers.{{}}", f"""
-    model.{side}.embed_positions = {side}.positions.full.table
+    model.{side}.embed_positions = {side}.schemes.full.table
     model.{side}.layernorm_embedding = {side}.embedding_norm
     model.{side}.layer_norm = {side}.norm
     .self_attn.q_proj = .attention.query

@@ -43,7 +43,7 @@ BERT_HEAD = """
 def bert_names(name):
     return pairs(f"{name}.encoder.layer.{{}}", f"""
     {name}.embeddings.word_embeddings = stack.embedding
-    {name}.embeddings.position_embeddings = stack.positions.full.table
+    {name}.embeddings.position_embeddings = stack.schemes.full.table
     {name}.embeddings.token_type_embeddings = stack.segments
     {name}.embeddings.LayerNorm = stack.embedding_norm
     {name}.pooler.dense = pooler
@@ -83,7 +83,7 @@ def albert(r):
 
 ALBERT = pairs("albert.encoder.albert_layer_groups.0.albert_layers.0", """
     albert.embeddings.word_embeddings = stack.embedding
-    albert.embeddings.position_embeddings = stack.positions.full.table
+    albert.embeddings.position_embeddings = stack.schemes.full.table
     albert.embeddings.token_type_embeddings = stack.segments
     albert.embeddings.LayerNorm = stack.embedding_norm
     albert.encoder.embedding_hidden_mapping_in = stack.projection
@@ -145,8 +145,8 @@ def deberta_v2(r):
 DEBERTA_NAMES = [
     pair for pair in bert_names("deberta") if ".self." not in pair.theirs and "position_" not in pair.theirs
 ] + pairs("", """
-    deberta.encoder.rel_embeddings = stack.positions.full.table
-    deberta.encoder.LayerNorm = stack.positions.full.norm
+    deberta.encoder.rel_embeddings = stack.schemes.full.table
+    deberta.encoder.LayerNorm = stack.schemes.full.norm
 """)  # fmt: skip
 NEW_HEAD = pairs("", """
     lm_predictions.lm_head.dense = masked_head.dense

@@ -1,0 +1,251 @@
+"""The stack: every kind of it against the contracts, what goes in, what is made once a pass."""
+
+import collections
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_block import B, D, T, V, close, config, flow, made, vectors
+
+import tx
+from tests import oracle
+from tx.checkpoints import build
+from tx.config import Config, Rope
+from tx.course import contracts
+from tx.decoder import Decoder
+from tx.masks import causal, prefix
+from tx.stack import Stack
+
+KINDS = {
+    "learned": {}, "none": {"positions": "none"}, "alibi": {"positions": "alibi"},
+    "rope": {"positions": "rope", "rope": Rope(100.0, 2), "norm": "rms_plus_one", "gated": True, "n_kv_heads": 2},
+    "t5": {"positions": "t5", "buckets": 8, "bucket_distance": 16, "norm": "rms"},
+    "deberta": {"positions": "deberta", "buckets": 4, "bucket_distance": 8, "content_position": True,
+                "position_content": True, "norm_positions": True},
+    "deberta shared": {"positions": "deberta", "buckets": 4, "bucket_distance": 8, "content_position": True,
+                       "share_position_projection": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_causal_stack_sees_all_of_the_past_and_nothing_else(kind):
+    stack, x = made(Stack, config(**KINDS[kind])), vectors(B, T, D)
+    contracts.causality(stack, x)
+    contracts.uses_every_past_key(stack, x)
+    contracts.batch_independence(stack, x)
+    if kind != "none":
+        assert (stack(x.roll(1, 1)) - stack(x).roll(1, 1))[:, 2:].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_stack_of_both_sides_sees_them_and_no_padding(kind):
+    stack, x = made(Stack, config(causal=False, **KINDS[kind])), vectors(B, T, D)
+    contracts.sees_both_sides(stack, x)
+    real = torch.arange(T) < torch.tensor([[T], [3]])
+    contracts.padding_content_is_invisible(lambda x, real: stack(x, real), x, real)
+    close(stack(x, real)[1, :3], stack(x[1:, :3])[0])
+    if kind == "none":
+        contracts.permutation_equivariance(stack, x)
+
+
+@pytest.mark.parametrize("kind", ["learned", "rope", "alibi"])
+@torch.no_grad()
+def test_padding_on_the_left_moves_nothing(kind):
+    stack = made(Stack, config(**KINDS[kind]))
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [0, 0, 9, 2, 6]])
+    real = torch.tensor([[True] * 5, [False] * 2 + [True] * 3])
+    close(stack(tokens, real)[1, 2:], stack(tokens[1:, 2:])[0])
+    close(stack(tokens, torch.ones_like(real)), stack(tokens))
+
+
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])
+@torch.no_grad()
+def test_nothing_is_dropped_in_evaluation(kind):
+    stack, x = made(Stack, config(**{kind: 0.9})), vectors(B, T, D)
+    plain = made(Stack, config())
+    for _ in range(2):
+        assert torch.equal(stack(x), plain(x))
+    stack.train()
+    assert (stack(x) - plain(x)).abs().max() > 0.1
+
+
+@torch.no_grad()
+def test_windowed_layers_forget():
+    stack, x = made(Stack, config(n_layers=1, window=2, positions="none")), vectors(1, T, D)
+    moved = x.clone()
+    moved[:, 0] += 3 * vectors(D, seed=3)
+    changed = (stack(moved) - stack(x)).abs().amax(-1)[0] > 1e-5
+    assert changed.tolist() == [True, True, False, False, False]
+    mixed = made(Stack, config(window=2, layer_types=("window", "full")))
+    contracts.uses_every_past_key(mixed, vectors(B, T, D))
+    contracts.causality(mixed, vectors(B, T, D))
+    two = made(Stack, config(window=2, positions="none", layer_types=("full", "window")))
+    alone = two(x, causal())  # a mask object says all, the window stays
+    close(alone, two(x))
+
+
+@torch.no_grad()
+def test_a_mask_object_takes_the_place_of_the_causal_one_in_windowed_layers_too():
+    stack = made(Stack, config(window=3, n_layers=1, positions="none"))
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9]])
+    before = stack(tokens, causal() | prefix(4))
+    tokens[0, 2] = 7  # seen within the window, from both sides
+    changed = (stack(tokens, causal() | prefix(4)) - before).abs().amax(-1) > 1e-6
+    assert changed[0].tolist() == [True] * 5 + [False]
+
+
+@torch.no_grad()
+def test_what_is_added_before_the_first_block():
+    c = config(d_embedding=6, n_segments=2, embedding_norm=True, embedding_scale=2.0, share_layers=True,
+               first_attention_norm=False, final_norm=False)  # fmt: skip
+    stack, tokens = made(Stack, c), torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    segments = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
+    assert len(stack.blocks) == 1 and isinstance(stack.blocks[0].attention_norm, torch.nn.Identity)
+    x = 2 * stack.embedding(tokens) + stack.segments(segments) + stack.schemes["full"].table.weight[:5]
+    x = stack.projection(stack.embedding_norm(x))
+    for _ in range(2):
+        x = stack.blocks[0](x, flow(c, T))
+    close(stack(tokens, segments=segments), x)
+    close(stack(tokens), stack(tokens, segments=torch.zeros_like(tokens)))
+
+
+@torch.no_grad()
+def test_positions_can_skip_the_pad():
+    stack = made(Stack, config(positions_skip_pad=1, position_offset=2, causal=False))
+    tokens = torch.tensor([[3, 4, 5, 1, 1], [1, 9, 2, 6, 5]])
+    real = tokens != 1
+    close(stack(tokens, real)[0, :3], stack(tokens[:1, :3])[0])
+    close(stack(tokens, real)[1, 1:], stack(tokens[1:, 1:])[0])
+
+
+@pytest.mark.parametrize(("tokens", "mask", "words"), [
+    (torch.tensor([1, 2]), None, r"tokens \(2,\): expected \(B, T\)"),
+    (torch.tensor([[1, V]]), None, f"token id {V} is outside the table of {V}"),
+    (torch.tensor([[1, -1]]), None, "token id -1 is outside"),
+    (torch.tensor([[1, 2]]), torch.ones(1, 3, dtype=torch.bool), r"expected booleans \(B, S\) = \(1, 2\)"),
+    (torch.tensor([[1, 2]]), torch.ones(1, 2), "of torch.float32: expected booleans"),
+    (torch.zeros(1, 17, dtype=torch.long), None, "position 16 is beyond the learned table of 16"),
+    ([[1, 2]], None, "tokens are a list: expected a tensor of ids"),
+    (torch.tensor([[1, 2]]).byte(), None, "tokens of torch.uint8: expected ids of torch.int64 or torch.int32"),
+    (torch.zeros(0, 2, dtype=torch.long), None, r"tokens \(0, 2\): expected one text and one token at least"),
+    (torch.tensor([[1.0, 2.0]]), None, rf"\(1, 2\) of torch.float32: expected ids \(B, T\), or \(B, T, {D}\)"),
+    (torch.zeros(1, 2, D + 1), None, rf"tokens \(1, 2, {D + 1}\) of torch.float32: expected ids"),
+    (torch.zeros(2, 0, dtype=torch.long), None, r"tokens \(2, 0\): expected one text and one token at least"),
+])  # fmt: skip
+def test_bad_input_is_named(tokens, mask, words):
+    with pytest.raises(ValueError, match=words):
+        made(Stack, config())(tokens, mask)
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"positions": torch.arange(3)}, r"positions \(3,\) of torch.int64: expected .* \(1, 3\) or \(2, 3\)"),
+    ({"positions": torch.arange(2)[None]}, r"positions \(1, 2\)"),
+    ({"positions": torch.zeros(2, 3)}, r"positions \(2, 3\) of torch.float32"),
+    ({"positions": torch.full((1, 3), -1)}, "position -1: learned positions begin at 0"),
+    ({"segments": torch.zeros(2, 2, dtype=torch.long)}, r"segments \(2, 2\) of torch.int64: expected .* \(2, 3\)"),
+    ({"segments": torch.full((2, 3), 2)}, "segment 2 is outside the table of 2: expected 0 … 1"),
+    ({"memory": torch.zeros(1, 4, D)}, rf"memory \(1, 4, {D}\): expected \(B, N, D\) with B = 2, D = {D}"),
+    ({"memory": torch.zeros(2, 4, D + 1)}, "memory"),
+    ({"memory": None}, "memory is None: these layers read one"),
+])  # fmt: skip
+def test_what_comes_with_the_tokens_must_fit(options, words):
+    stack, tokens = made(Stack, config(n_segments=2), cross=True), torch.tensor([[3, 1, 4], [1, 5, 9]])
+    options = {"memory": torch.zeros(2, 4, D)} | options
+    with pytest.raises(ValueError, match=words):
+        stack(tokens, **options)
+
+
+def test_segments_for_a_model_without_any_are_refused():
+    with pytest.raises(ValueError, match="no segments"):
+        made(Stack, config())(torch.tensor([[1, 2]]), segments=torch.zeros(1, 2, dtype=torch.long))
+
+
+def test_roberta_counts_only_what_is_no_padding_and_gives_padding_the_row_before_the_first():
+    config = Config(9, 8, 1, 2, 16, 12, causal=False, position_offset=2, positions_skip_pad=1)
+    stack = Stack(config)
+    tokens = torch.tensor([[1, 5, 6, 1, 7], [5, 1, 1, 1, 1]])
+    assert stack._count(tokens, None, torch.arange(5)).tolist() == [[-1, 0, 1, -1, 2], [0, -1, -1, -1, -1]]
+    assert torch.equal(stack.schemes["full"].embed(torch.tensor([[-1]]))[0, 0],
+                       stack.schemes["full"].table.weight[1])  # fmt: skip
+
+
+# ── how a model begins, and how much of tx a token meets ─────────────────────────────────────────
+
+
+def first_loss(model, V):
+    """Cross-entropy of a new model with random targets, in nats."""
+    tokens = torch.randint(4, min(V, 60), (8, 13), generator=torch.Generator().manual_seed(0))
+    targets = torch.randint(V, (8 * 13,), generator=torch.Generator().manual_seed(1))
+    if hasattr(model, "encode"):
+        hears = model.config.encoder.n_mels
+        logits = model(torch.randn(8, hears, 40) if hears else tokens, tokens)
+    else:
+        logits = model.logits(tokens) if hasattr(model, "logits") else model(tokens)
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets).item()
+
+
+@torch.no_grad()
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", oracle.ALL)
+def test_every_family_begins_with_the_loss_of_a_guess(name, tied):
+    """Within 3 % of ln V; measured 1.1 % at most."""
+    shape = build(oracle.checkpoint(name)[0].config.to_dict())
+    torch.manual_seed(0)
+    model = type(shape)(replace(shape.config, tied=tied)).eval()
+    assert first_loss(model, model.config.vocab_size) == pytest.approx(math.log(model.config.vocab_size), rel=0.03)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("V", "width"), [(256, 64), (256, 256), (5000, 768)])
+def test_a_wide_model_begins_with_the_loss_of_a_guess(V, width, tied):
+    torch.manual_seed(0)
+    model = Decoder(Config(V, width, 2, 4, 4 * width, 16, tied=tied)).eval()
+    assert first_loss(model, V) == pytest.approx(math.log(V), rel=0.03)
+
+
+def test_what_layers_add_to_the_stream_begins_smaller():
+    torch.manual_seed(0)
+    model = Decoder(config(n_layers=8, d_model=64, d_ff=256))
+    block = model.stack.blocks[3]
+    for layer, std in ((block.attention.query, 0.02), (block.feed_forward.up, 0.02), (model.head.linear, 0.02),
+                       (block.attention.out, 0.02 / 4), (block.feed_forward.down, 0.02 / 4)):  # fmt: skip
+        assert layer.weight.std().item() == pytest.approx(std, rel=0.08)
+        assert layer.bias is None or not layer.bias.any()
+
+
+def lines_met(call):
+    """Lines of `tx` that a call executes: {file: number of different lines}."""
+    folder, met = str(Path(tx.__file__).parent), set()
+
+    def trace(frame, event, _):
+        if not frame.f_code.co_filename.startswith(folder):
+            return None
+        if event == "line":
+            met.add((Path(frame.f_code.co_filename).name, frame.f_lineno))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return collections.Counter(file for file, _ in met)
+
+
+@torch.no_grad()
+def test_a_token_meets_few_lines():
+    """A reader who follows one token through a LLaMA of two layers reads so much of tx, checks included."""
+    llama = dict(norm="rms", attention_bias="", ffn_bias=False, gated=True, activation="silu", tied=False,
+                 positions="rope", rope=Rope(1e4, 2), n_kv_heads=2)  # fmt: skip
+    model, tokens = made(Decoder, config(**llama)), torch.tensor([[3, 1, 4, 1, 5]])
+    model(tokens)
+    met = lines_met(lambda: model(tokens))
+    assert sum(met.values()) <= 160 and len(met) <= 7, met
