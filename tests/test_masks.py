@@ -1,6 +1,8 @@
 """Masks: every building block against a definition written out, every convention against its owner."""
 
+import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -246,3 +248,31 @@ def test_structure_is_known_where_it_saves_a_dense_mask():
 
 def test_a_query_before_the_text_has_no_document():
     assert show(documents(torch.tensor([0, 1, 0])), 4, 3) == ["...", "x.x", ".x.", "x.x"]
+
+
+@pytest.mark.parametrize("mask", [
+    everything(), causal(), causal() & window(3), causal() | prefix(2), documents(torch.tensor([[0, 0, 1, 1, 1]])),
+    causal() & padding(torch.tensor([[True, True, False, True, True]])), (causal() | prefix(1)) & window(2),
+    causal() | prefix(torch.tensor([2])), as_mask(torch.tensor([[True, False], [True, True]])) | causal(),
+    causal().at(torch.tensor([3, 4]), torch.tensor([-1, 1, 2, 3, 4])),
+], ids=repr)  # fmt: skip
+def test_a_mask_can_be_pickled_and_copied(mask):
+    T, S = (2, 5) if mask.q_pos is not None else (2, 2) if "table" in repr(mask) else (5, 5)
+    for again in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask)):
+        assert repr(again) == repr(mask)
+        assert torch.equal(again.dense((1, 1, T, S)), mask.dense((1, 1, T, S)))
+        assert again.structure(T, S) == mask.structure(T, S)
+
+
+def test_a_selected_mask_can_be_pickled():
+    real = torch.tensor([[True, True, True], [False, True, True]])
+    chosen = (causal() & padding(real)).select(torch.tensor([1, 1, 0]))
+    again = pickle.loads(pickle.dumps(chosen))
+    assert torch.equal(again.dense((3, 1, 3, 3)), chosen.dense((3, 1, 3, 3)))
+
+
+def test_a_table_must_cover_what_a_span_says():
+    """The span stands for the positions, which are not read then."""
+    mask = (causal() & padding(torch.ones(1, 3, dtype=torch.bool))).at(torch.tensor([3]), torch.arange(4), (3, 4))
+    with pytest.raises(ValueError, match="padding: made for 3 keys, there are 4"):
+        mask.dense((1, 1, 1, 4))

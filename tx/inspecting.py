@@ -79,10 +79,17 @@ def _attentions(stack):
 
 def _watch(stack, seen, undo):
     """Let a stack's layers leave in `seen` what they do, until `undo` is closed."""
+
+    def before(block, given):
+        if not seen.hidden:
+            seen.hidden.append(given[0])  # (B, T, D)
+
+    def after(block, given, x):
+        seen.hidden.append(x)  # (B, T, D)
+
     hooks = [stack.register_forward_pre_hook(lambda *_: seen.begin())]
     for block in stack.blocks:
-        hooks.append(block.register_forward_pre_hook(lambda _, given: seen.hidden or seen.hidden.append(given[0])))
-        hooks.append(block.register_forward_hook(lambda _, given, x: seen.hidden.append(x)))
+        hooks += [block.register_forward_pre_hook(before), block.register_forward_hook(after)]
     for hook in hooks:
         undo.callback(hook.remove)
     for layer in _attentions(stack):

@@ -89,8 +89,8 @@ class Mask:
         def keep(b, h, q_pos, k_pos):
             return self.keep(rows[b], h, q_pos, k_pos)
 
-        at = (x if x is None or x.dim() == 1 else _rows(x, rows) for x in (self.q_pos, self.k_pos))
-        return Mask(keep, self.label, _select_parts(self.parts, rows), *at, self.span)
+        q_pos, k_pos = (x if x is None or x.dim() == 1 else _rows(x, rows) for x in (self.q_pos, self.k_pos))
+        return Mask(keep, self.label, _select_parts(self.parts, rows), q_pos, k_pos, self.span)
 
     def positions(self, T, S, device=None):
         """Absolute positions of T queries and S keys: (…, T), (…, S)."""

@@ -58,12 +58,16 @@ class Joined(Linear):
 class FusedAttention(Attention):
     """Attention whose queries, keys and values come from one product."""
 
+    joined: Joined
+
     def project(self, x):
         return self.joined(x)  # (B, T, H*d_k), (B, T, G*d_k), (B, T, G*d_k)
 
 
 class FusedFeedForward(FeedForward):
     """A gated feed-forward whose gate and up come from one product."""
+
+    joined: Joined
 
     def project(self, x):
         return self.joined(x)  # (..., d_ff), (..., d_ff)

@@ -135,8 +135,8 @@ def initialise(model):
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
-            if getattr(module, "bias", None) is not None:
-                nn.init.zeros_(module.bias)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
         for name, weight in stack.blocks.named_parameters():
             if name.endswith(("attention.out.weight", ".down.weight")):
