@@ -206,3 +206,28 @@ def test_what_is_no_cache_and_what_makes_none():
         model(torch.tensor([[3, 1, 4]]), cache=True)
     with pytest.raises(ValueError, match="from model.config, not from a Decoder"):
         Cache(model)
+
+
+def test_a_static_cache_is_no_place_for_gradients():
+    model, tokens = made(Decoder, config()), torch.tensor([[3, 1, 4]])
+    with pytest.raises(ValueError, match="a static cache is written in place, which gradients cannot follow"):
+        model(tokens, cache=Cache(model.config, room=8))
+    cache = Cache(model.config)  # one that grows is: the same gradient as in one pass
+    model.zero_grad()
+    (model(tokens[:, :2], cache=cache).sum() + model(tokens[:, 2:], cache=cache).sum()).backward()
+    cached = model.stack.embedding.weight.grad.clone()
+    model.zero_grad()
+    model(tokens).sum().backward()
+    close(cached, model.stack.embedding.weight.grad, 1e-4)
+
+
+def test_a_static_cache_filled_under_inference_mode_stays_there():
+    model, tokens = made(Decoder, config()), torch.tensor([[3, 1, 4]])
+    cache = Cache(model.config, room=8)
+    with torch.inference_mode():
+        model(tokens, cache=cache)
+    with torch.no_grad(), pytest.raises(ValueError, match="filled under torch.inference_mode"):
+        model(tokens, cache=cache)
+    with torch.inference_mode():  # the refused pass left nothing behind
+        both = torch.cat([tokens, tokens], dim=1)
+        close(model(tokens, cache=cache), model(both)[:, 3:])

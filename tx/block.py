@@ -126,6 +126,7 @@ class Attention(nn.Module):
         if c.clip_qkv is not None:
             x = x.clamp(-c.clip_qkv, c.clip_qkv)
         if norm is not None and c.qk_norm == "full":
+            _check_whole(x, self.d_head, c.n_heads if norm is self.query_norm else c.n_kv_heads)
             return split_heads(norm(x), x.shape[-1] // self.d_head)  # (B, n, T, d_k)
         x = split_heads(x, x.shape[-1] // self.d_head)  # (B, n, T, d_k)
         return x if norm is None else norm(x)  # (B, n, T, d_k)
@@ -163,14 +164,20 @@ class CrossAttention(Attention):
         return self.out(merge_heads(self.attend(q, k, v, flow.memory_mask)))  # (B, T, D)
 
 
+def _check_whole(x, d_head, n_heads):
+    if x.shape[-1] != d_head * n_heads:
+        raise ValueError(
+            f"this layer's projection makes {x.shape[-1] // d_head} of {n_heads} heads: qk_norm = 'full' norms over all "
+            "of them, so none can be elsewhere."
+        )
+
+
 def _check_shard(layer, q, k, bias):
     """A layer that holds a part of the heads does what can be done with a part, or says what cannot."""
     c, H, G = layer.config, q.shape[1], k.shape[1]
     where = f"this layer's projections make {H} query and {G} key heads of {c.n_heads} and {c.n_kv_heads}"
     if c.n_kv_heads > 1 and H * c.n_kv_heads != G * c.n_heads:
         raise ValueError(f"{where}: queries would read the wrong keys. Split both, or neither.")
-    if layer.query_norm is not None and c.qk_norm == "full":
-        raise ValueError(f"{where}: qk_norm='full' norms over all heads, so none of them can be elsewhere.")
     if bias is not None and bias.shape[1] not in (1, H):
         raise ValueError(f"{where}: {c.positions!r} adds numbers for {bias.shape[1]} heads to the scores.")
     if layer.sinks is not None and len(layer.sinks) != H:
