@@ -56,6 +56,7 @@ class Cache:
 
     Attributes:
         length: how many tokens have gone by; advanced by the model, once a pass.
+        longest: how many had, before some were cut off: RoPE may have turned the keys for a text so long.
 
     Raises:
         ValueError: a room of no tokens, or one for a rolling cache.
@@ -67,6 +68,11 @@ class Cache:
         self.keep = {"full": None, "window": config.window - 1 if rolling and config.window else None}
         self.layers = [KV(self.keep[kind], room) for kind in config.layer_types]
         self.cross = [KV() for _ in config.layer_types]
+        self._uncut = 0
+
+    @property
+    def longest(self):
+        return max(self.length, self._uncut)
 
     def slots(self, kind, n_new, device=None):
         """Numbers of the tokens whose keys a layer of this kind will see, (S,); -1 for an empty slot."""
@@ -103,7 +109,7 @@ class Cache:
                 kv.keys = kv.values = None
             elif self.room is None and kv.keys is not None:
                 kv.keys, kv.values = kv.keys[:, :, :length], kv.values[:, :, :length]
-        self.length = length
+        self._uncut, self.length = length and self.longest, length
 
     def select(self, rows):
         """Keep these rows of the batch, in this order (beam search). rows (R,) integers."""
