@@ -84,7 +84,7 @@ MUTANTS = [
     ("sampling", "hidden.scatter(1, order, hidden)", "hidden"),
     ("sampling", "floor = p * probabilities.amax(-1, keepdim=True)", "floor = p"),
     ("sampling", "token = token.masked_fill(ended, pad)", "pass"),
-    ("sampling", "ended = ended | torch.isin(token, eos)", "ended = torch.isin(token, eos)"),
+    ("sampling", "ended = ended | (token", "ended = (token"),
     ("sampling", "new = tokens[:, known:]", "new = tokens[:, known - 1 if known else 0 :]"),
     ("sampling", "rows = _pick(rows, on).flatten()", "rows = (first + torch.arange(K)).flatten()"),
     ("sampling", "score[:, :K] / (step + 1)", "score[:, :K]"),

@@ -4,6 +4,11 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from tx import positions
 from tx.config import Config, Rope
@@ -82,6 +87,9 @@ def frequencies(length=1, width=16, base=10000.0, **scaling):
     return positions.rope_frequencies(Rope(base, width, **scaling), torch.arange(length)[None])
 
 
+DYNAMIC = dict(scaling="dynamic", factor=3.0, original=16)
+LONG = dict(scaling="longrope", factor=4.0, original=16, short_factor=(1.0, 1.1, 1.2, 1.3),
+            long_factor=(1.5, 2.0, 3.0, 4.0))  # fmt: skip
 PLAIN = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
 
 
@@ -113,6 +121,17 @@ def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones():
     assert not torch.equal(frequencies(**options, truncate=False)[0], got)
 
 
+@pytest.mark.parametrize("original", [4, 30, 1000, 10**7])  # no pair turns once … all turn 32 times
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+def test_yarn_equals_the_reference(factor, original):
+    parameters = dict(rope_type="yarn", rope_theta=100.0, factor=factor, original_max_position_embeddings=original)
+    config = LlamaConfig(hidden_size=32, num_attention_heads=2, rope_parameters=parameters)
+    expected, magnitude = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    found = frequencies(base=100.0, scaling="yarn", factor=factor, original=original)
+    close(found[0], expected, 1e-6)
+    assert found[1] == magnitude and (magnitude == 1.0) == (factor <= 1)
+
+
 def test_llama3_scaling_by_wavelength():
     got, magnitude = frequencies(width=128, base=500000.0, scaling="llama3", factor=8.0, original=8192)
     plain = 500000.0 ** (-torch.arange(0, 128, 2) / 128)
@@ -132,6 +151,30 @@ def test_longrope_has_a_factor_for_each_pair():
     close(frequencies(16, **options)[0], PLAIN / torch.tensor(short))
     close(frequencies(17, **options)[0], PLAIN / torch.tensor(long))
     assert frequencies(**options)[1] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
+
+
+def test_frequencies_follow_the_longest_text_of_the_batch():
+    for options in DYNAMIC, LONG:
+        rope = Rope(10000.0, 8, **options)
+        short, far = torch.arange(3)[None], torch.arange(18, 21)[None]
+        both, _ = positions.rope_frequencies(rope, torch.cat([short, far]))
+        assert torch.equal(both, positions.rope_frequencies(rope, far)[0])
+        assert not torch.equal(both, positions.rope_frequencies(rope, short)[0])
+
+
+def test_a_scheme_says_when_its_tables_change():
+    """Against the tables themselves: those of the first places, in texts of all lengths."""
+    scalings = DYNAMIC, LONG, {}, dict(scaling="linear", factor=2.0)
+    schemes = [Rotary(Rope(10000.0, 8, **options)) for options in scalings]
+    changes = 0
+    for scheme in schemes:
+        first = {n: scheme.tables(torch.arange(n)[None], None, None)[0][:, :, :2] for n in range(2, 24)}
+        for before in first:
+            for after in first:
+                same = torch.equal(first[before], first[after])
+                assert scheme.same_tables(before, after) == same, (scheme.rope, before, after)
+                changes += not same
+    assert changes > 100 and positions.Positions().same_tables(1, 10**6) and Alibi(H).same_tables(1, 10**6)
 
 
 # ── the third door ───────────────────────────────────────────────────────────────────────────────
@@ -164,6 +207,27 @@ PAST = [31, 31, 31, 31, 26, 17, 16, 15, 8, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 @pytest.mark.parametrize(("bidirectional", "expected"), [(True, BOTH), (False, PAST)])
 def test_t5_buckets(bidirectional, expected):
     assert positions.t5_bucket(torch.tensor(FAR), 32, 128, bidirectional).tolist() == expected
+
+
+SIZES = [*range(2, 40), 64, 128, 255, 256, 512]
+LENGTHS = [*range(3, 34), 64, 100, 128, 129, 300, 512, 1000, 1024, 2048]
+
+
+def test_buckets_equal_the_reference_at_every_edge():
+    """Logarithms that should be whole numbers are rounded as the reference does it."""
+    distance, n_settings = torch.arange(-2050, 2051), 0
+    for n in SIZES:
+        for longest in LENGTHS:
+            if longest - 1 > n // 2:
+                expected = make_log_bucket_position(distance, n, longest)
+                assert torch.equal(positions.log_bucket(distance, n, longest), expected.long()), (n, longest)
+                n_settings += 1
+            for both_sides in (False, True) if n >= 4 and longest > n // 2 else ():
+                expected = T5Attention._relative_position_bucket(distance, both_sides, n, longest)
+                assert torch.equal(positions.t5_bucket(distance, n, longest, both_sides), expected), (n, longest)
+                n_settings += 1
+    assert n_settings > 3000
+    assert positions.log_bucket(torch.tensor(-8), 6, 9) == -5
 
 
 def test_t5_looks_its_bias_up():
@@ -208,7 +272,7 @@ def test_learned_positions_skip_their_offset_and_end():
     scheme = Learned(6, D_K, offset=2)
     close(scheme.embed(torch.arange(T)[None])[0], scheme.table.weight[2:7], 0)
     assert scheme.embed(torch.tensor([[0, 1, 2], [5, 4, 3]])).shape == (2, 3, D_K)
-    with pytest.raises(ValueError, match="position 6 is beyond the learned table of 6 positions"):
+    with pytest.raises(ValueError, match="learned position 6 is outside the table: expected 0 … 5"):
         scheme.embed(torch.tensor([[6]]))
 
 
@@ -220,6 +284,80 @@ def test_sinusoids():
     close(got[3, 4:6], [math.cos(3), math.cos(0.3)])
     dots = got @ got.T
     close(dots[1:, 1:], dots[:-1, :-1])  # a dot product depends on distance alone
+    far = 1_000_003  # where fp32 knows an angle to 0.03 only
+    wanted = [math.sin(far * 10000.0 ** (-i / 4)) for i in range(4)]
+    close(scheme.embed(torch.tensor([[far]]), torch.float32)[0, 0, :4], wanted, 1e-6)
+
+
+# ── every door, for compilers and accelerators ───────────────────────────────────────────────────
+
+
+class Doors(torch.nn.Module):
+    """All that a pass asks of a scheme, from positions (B or 1, T) alone."""
+
+    def __init__(self, scheme):
+        super().__init__()
+        self.scheme = scheme
+
+    def forward(self, at):
+        slots = torch.arange(at.shape[1], device=at.device)[None]  # (1, T)
+        x = torch.ones(at.shape[0], H, at.shape[1], D_K, device=at.device)  # (B, H, T, d_k)
+        embedded, tables = self.scheme.embed(at, torch.float32), self.scheme.tables(at, slots, slots)
+        q, k = self.scheme.turn(x, x, tables)
+        bias = self.scheme.bias(q, k, tables, lambda rows: (x[:1].repeat(1, 1, 9, 1)[:, :, :8],) * 2)
+        return tuple(y for y in (embedded, q, bias) if y is not None)
+
+
+SCALED = {
+    "default": {}, "linear": dict(scaling="linear", factor=2.0), "dynamic": DYNAMIC, "longrope": LONG,
+    "yarn": dict(scaling="yarn", factor=2.0, original=16),
+    "llama3": dict(scaling="llama3", factor=8.0, original=16),
+}  # fmt: skip
+ROPES = {name: Rope(10000.0, D_K, **options) for name, options in SCALED.items()}
+SCHEMES = {name: lambda rope=rope: Rotary(rope) for name, rope in ROPES.items()} | {
+    "none": positions.Positions, "learned": lambda: Learned(30, D_K), "sinusoidal": lambda: Sinusoidal(D_K),
+    "alibi": lambda: Alibi(H), "t5": lambda: T5Bias(8, 16, H, True), "deberta": lambda: Disentangled(4, D_K, 4, 8),
+}  # fmt: skip
+
+
+class Waits(TorchDispatchMode):
+    """Counts the numbers that are read out of tensors: each waits for an accelerator."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.n += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@torch.no_grad()
+def test_no_scheme_reads_a_number_out_of_a_tensor(name):
+    torch.manual_seed(0)
+    doors, at = Doors(SCHEMES[name]()), torch.arange(7)[None].repeat(2, 1)
+    texts = at, torch.arange(20)[None].repeat(3, 1)  # the second beyond the original length
+    free = {"at": {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}}
+    exported = torch.export.export(doors, (at,), dynamic_shapes=free).module()
+    for text in texts:
+        with Waits() as waits:
+            expected = doors(text)
+        assert not waits.n or name == "learned", "a learned table looks on a CPU, where it costs nothing"
+        for found, wanted in zip(exported(text), expected, strict=True):
+            close(found, wanted, 1e-6)
+    shapes = [y.shape for y in Doors(SCHEMES[name]().to("meta"))(at.to("meta"))]
+    assert shapes == [y.shape for y in doors(at)]
+
+
+def test_beyond_a_learned_table_a_compiled_lookup_fails_too():
+    compiled = torch.compile(Learned(6, D_K).embed, fullgraph=True, backend="aot_eager")
+    assert compiled(torch.tensor([[0, 5]])).shape == (1, 2, D_K)
+    for outside in (6, -1):
+        with pytest.raises((IndexError, RuntimeError)):
+            compiled(torch.tensor([[outside, 0]]))
+    nowhere = Learned(6, D_K).to("meta")  # there is nothing to look at
+    assert nowhere.embed(torch.arange(9, device="meta")[None]).shape == (1, 9, D_K)
 
 
 # ── choosing one ─────────────────────────────────────────────────────────────────────────────────

@@ -6,12 +6,15 @@ import math
 import pytest
 import torch
 import transformers as hf
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tx.cache import Cache
 from tx.checkpoints import load
 from tx.config import Config, Rope
 from tx.decoder import Decoder
 from tx.masks import as_mask, causal, padding, prefix
+from tx.positions import Positions
 from tx.sampling import (
     beam_search,
     generate,
@@ -49,6 +52,15 @@ DECODERS = {
         GQA, head_dim=12, sliding_window=4, layer_types=["sliding_attention", "full_attention"])),
     "bloom": ("BloomForCausalLM", hf.BloomConfig, dict(vocab_size=V, hidden_size=32, n_layer=2, n_head=4)),
 }  # fmt: skip
+# frequencies of RoPE that change with the length of the text, beyond 10 tokens
+STRETCHED = {
+    "longrope": ("Phi3ForCausalLM", hf.Phi3Config, dict(
+        SMALL, pad_token_id=0, original_max_position_embeddings=10, rope_parameters=dict(
+            rope_type="longrope", rope_theta=50.0, original_max_position_embeddings=10,
+            short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[1.5, 2.0, 3.0, 4.0]))),
+    "dynamic": ("LlamaForCausalLM", hf.LlamaConfig, dict(SMALL, max_position_embeddings=10, rope_parameters=dict(
+        rope_type="dynamic", rope_theta=50.0, factor=8.0))),
+}  # fmt: skip
 PAIRS = {
     "bart": ("BartForConditionalGeneration", hf.BartConfig, dict(TWO, max_position_embeddings=64)),
     "t5": ("T5ForConditionalGeneration", hf.T5Config, T5),
@@ -65,7 +77,7 @@ def models(tmp_path_factory):
 
     def get(name):
         if name not in made:
-            kind, config, values = {**DECODERS, **PAIRS}[name]
+            kind, config, values = {**DECODERS, **PAIRS, **STRETCHED}[name]
             torch.manual_seed(0)
             config = config(**values)
             config._attn_implementation = "eager"
@@ -146,6 +158,58 @@ def test_every_cache_gives_the_same_tokens_also_when_the_text_comes_in_parts(mod
         longer = torch.cat([real, torch.ones(2, 5, dtype=torch.bool)], dim=1)
         rest = generate(ours, whole[:, cache.length : 12], 9, mask=longer, cache=cache)
         assert torch.equal(rest, whole[:, 11:]), label
+
+
+@pytest.mark.parametrize("T", [4, 9, 10, 11])  # up to the original length, and one beyond
+@pytest.mark.parametrize("name", STRETCHED)
+@torch.no_grad()
+def test_frequencies_that_change_give_the_tokens_of_reading_it_all(models, name, T):
+    """Beyond the original length deeper layers' keys depend on the old frequencies too."""
+    theirs, ours = models(name)
+    tokens = prompt(T=T)
+    for real in (None, torch.tensor([[False] * 2 + [True] * (T - 2)] * 2)):  # the longest text counts, unpadded
+        whole = generate(ours, tokens, 12, mask=real, cache=False)
+        for label, kind in CACHES.items():
+            found = generate(ours, tokens, 12, mask=real, cache=Cache(ours.config, **kind))
+            assert torch.equal(found, whole), label
+        beams = generate(ours, tokens, 12, mask=real, beams=3, cache=False)
+        assert torch.equal(generate(ours, tokens, 12, mask=real, beams=3), beams)
+    assert len(set(whole[0, T:].tolist())) > 4
+    if name == "longrope":  # the reference reads it again as well; for dynamic NTK it does not
+        assert torch.equal(generate(ours, tokens, 12), reference(theirs, tokens, 12))
+        one, real = tokens.clone(), torch.ones(2, T, dtype=torch.bool)
+        real[1, :2] = False  # the row beside it is as long as before
+        assert torch.equal(generate(ours, one, 12, mask=real), reference(theirs, one, 12, real))
+    theirs(tokens[:, :2])  # dynamic NTK of the reference remembers a longer text until it meets a short one
+    by_hand = tokens
+    for _ in range(12):
+        last = theirs(by_hand, use_cache=False).logits[:, -1]
+        by_hand = torch.cat([by_hand, last.argmax(-1)[:, None]], dim=1)
+    assert torch.equal(generate(ours, tokens, 12), by_hand)
+
+
+@pytest.mark.parametrize("name", STRETCHED)
+@torch.no_grad()
+def test_tokens_of_other_frequencies_in_a_cache_are_refused(models, name):
+    ours, tokens = models(name)[1], prompt(T=14)
+    whole = generate(ours, tokens[:, :4], 6, cache=False)
+    cache = Cache(ours.config)
+    ours(tokens[:, :3], cache=cache)
+    with pytest.raises(ValueError, match="RoPE frequencies of a text of 3; one of 11, the 8 to come included"):
+        generate(ours, tokens[:, 3:4], 8, cache=cache)
+    assert torch.equal(generate(ours, tokens[:, 3:4], 6, cache=cache), whole[:, 3:]), "10 tokens are read: no more"
+    cache = Cache(ours.config)
+    ours(tokens, cache=cache)
+    cache.cut(3)  # its keys are still those of 14
+    with pytest.raises(ValueError, match="RoPE frequencies of a text of 14; one of 4,"):
+        generate(ours, tokens[:, 3:4], 1, cache=cache)
+    cache.cut(0)
+    assert torch.equal(generate(ours, tokens[:, :4], 6, cache=cache), whole)
+    padded = torch.tensor([[False] * 3 + [True] * 11] * 2)
+    cache = Cache(ours.config)
+    ours(tokens[:, :11], padded[:, :11], cache=cache)  # 8 tokens, without padding
+    with pytest.raises(ValueError, match="RoPE frequencies of a text of 8; one of 11"):
+        generate(ours, tokens[:, 11:], 1, mask=padded, cache=cache)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -286,6 +350,58 @@ def test_a_prefix_mask_goes_along():
     assert not torch.equal(found, generate(model, prompt(), 8))
 
 
+# ── waiting for the device ───────────────────────────────────────────────────────────────────────
+
+UNSEEN = ("multinomial", "nonzero", "unique", "masked_select", "bincount", "equal")  # wait inside, on a GPU
+
+
+class Waits(TorchDispatchMode):
+    """Counts the numbers that are read out of tensors: each waits for an accelerator."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function.overloadpacket.__name__.strip("_0123456789") not in UNSEEN, function
+        self.n += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+class Quiet(nn.Module):
+    """A model that itself waits for nothing: a matrix of logits, looked up with the last token."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Config(V, 32, 2, 4, 64, 512, positions="none")
+        self.table = nn.Embedding(V, V)
+        self.stack = nn.ModuleDict({"positions": nn.ModuleDict({"full": Positions()})})
+        self.stack.positions = self.stack["positions"]
+
+    def forward(self, tokens, mask=None, *, cache=None, last=None):
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return self.table(tokens[:, -1:])
+
+
+@pytest.mark.parametrize("options", [
+    dict(), dict(temperature=1.0, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.3), dict(beams=3),
+    dict(eos=list(range(40, V)), beams=2, repetition_penalty=1.3), dict(eos=list(range(40, V)), cache=False),
+])  # fmt: skip
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_new_token_waits_for_the_device_once(options, padded):
+    torch.manual_seed(0)
+    model, real, waits = Quiet(), torch.ones(2, 7, dtype=torch.bool), []
+    model.table.weight.data[:, 40:] -= 100  # nothing ends
+    real[1, :2] = not padded
+    for n_new in (5, 25):
+        with Waits() as counted:
+            generate(model, prompt(), n_new, mask=real, **options)
+        waits.append(counted.n)
+    assert waits[1] - waits[0] == 20, waits
+    assert waits[0] <= 5 + 10, "before the first token and after the last"
+
+
 # ── choosing one token ───────────────────────────────────────────────────────────────────────────
 
 P = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
@@ -344,6 +460,63 @@ def test_draws_are_as_likely_as_the_model_says():
     assert sample(P.log(), 0.0).tolist() == [0]
     after = sample(P.log().repeat(5_000, 1), 0.5, top_p=0.85, generator=draw)
     assert set(after.tolist()) == {0, 1}, "top-p comes after the temperature: 0.68 and 0.25 cross 0.85"
+
+
+def test_half_precision_draws_as_fp32_does():
+    logits = (P.log() * 2).half().repeat(1000, 1)
+    found = [sample(x, 1.0, generator=torch.Generator().manual_seed(0)) for x in (logits, logits.float())]
+    assert torch.equal(*found)
+
+
+TEXT = torch.zeros(1, 3, dtype=torch.long)
+NO_END = torch.tensor([], dtype=torch.long)
+FLAT = torch.zeros(1, 4)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: keep_top_k(FLAT, 0), "top_k = 0: expected 1 or more"),
+    (lambda: keep_top_k(FLAT, None), "top_k = None: expected a whole number"),
+    (lambda: keep_top_p(FLAT, 0.0), r"top_p = 0.0: expected a probability in \(0, 1\]"),
+    (lambda: keep_top_p(FLAT, 1.01), "top_p = 1.01"),
+    (lambda: keep_top_p(FLAT, math.nan), "top_p = nan"),
+    (lambda: keep_min_p(FLAT, -0.1), r"min_p = -0.1: expected a share in \[0, 1\]"),
+    (lambda: penalise(FLAT, TEXT, 0), "repetition_penalty = 0: expected more than 0"),
+    (lambda: penalise(FLAT, TEXT[0], 2.0), r"tokens \(3,\) of torch.int64: expected ids \(B, T\), B = 1"),
+    (lambda: penalise(FLAT, TEXT.float(), 2.0), "of torch.float32: expected ids"),
+    (lambda: penalise(FLAT, TEXT, 2.0, torch.ones(1, 2).bool()), r"mask \(1, 2\) of torch.bool: expected"),
+    (lambda: sample(FLAT[0]), r"logits \(4,\) of torch.float32: expected floating-point numbers \(B, V\)"),
+    (lambda: sample(FLAT[None]), r"logits \(1, 1, 4\)"),
+    (lambda: sample(FLAT.long()), "logits .* of torch.int64"),
+    (lambda: sample([1.0, 2.0]), "logits are a list"),
+    (lambda: keep_top_k(FLAT[0], 2), r"logits \(4,\)"),
+    (lambda: keep_top_p(FLAT[0], 0.5), r"logits \(4,\)"),
+    (lambda: keep_min_p(FLAT[0], 0.5), r"logits \(4,\)"),
+    (lambda: penalise(FLAT[0], TEXT, 0.5), r"logits \(4,\)"),
+    (lambda: sample(FLAT, -1.0), "temperature = -1.0: expected 0"),
+    (lambda: sample(FLAT, 1.0, top_k=0), "top_k = 0"),
+    (lambda: sample(FLAT, 0.0, top_p=2.0), "top_p = 2.0"),
+    (lambda: sample(FLAT * math.nan), "logits are NaN: its weights"),
+    (lambda: sample(FLAT * math.nan, 1.0), "logits are NaN: its weights"),
+    (lambda: sample(torch.tensor([[0.0, 1.0], [math.nan, 0.0]])), "logits are NaN"),
+    (lambda: sample(torch.tensor([[0.0, math.inf]])), "logits are infinite"),
+    (lambda: sample(FLAT - math.inf, 1.0), "logits are infinite"),
+    (lambda: beam_search(Table(4, 0), TEXT, 0, 2, NO_END, 0), "n_new = 0: a search writes 1 token or more"),
+    (lambda: beam_search(Table(4, 0), TEXT, 3, 0, NO_END, 0), "beams = 0: expected 1 or more"),
+    (lambda: beam_search(Table(4, 0), TEXT[0], 3, 2, NO_END, 0), r"tokens \(3,\) of torch.int64"),
+    (lambda: beam_search(Table(4, 0), TEXT, 3, 2, [], 0), r"eos = \[\]: expected a tensor of ids"),
+    (lambda: beam_search(Table(4, 0), TEXT, 3, 2, NO_END, None), "pad = None: expected an id"),
+    (lambda: beam_search(Table(4, 0), TEXT, 3, 2, NO_END, 0, -1), "repetition_penalty = -1"),
+    (lambda: beam_search(Script({(): [math.nan] * 8}), TEXT[:, :1], 1, 2, NO_END, 0), "NaN at new token 1"),
+])  # fmt: skip
+def test_what_the_functions_cannot_do_is_refused_on_their_own(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_ids_of_32_bits_are_ids(models):
+    ours, tokens = models("llama")[1], prompt()
+    for options in (dict(repetition_penalty=1.5), dict(beams=2, repetition_penalty=1.5)):
+        assert generate(ours, tokens.int(), 6, **options).tolist() == generate(ours, tokens, 6, **options).tolist()
 
 
 # ── beams against every text there is ────────────────────────────────────────────────────────────
@@ -417,7 +590,7 @@ def test_logits_that_are_nan_are_not_taken_for_a_text(models):
     broken = copy.deepcopy(models("llama")[1])
     broken.head.linear.weight.data[3, 5] = math.nan
     for options in ({}, {"beams": 2}, {"temperature": 1.0}):
-        with pytest.raises(ValueError, match="logits are NaN after 7 tokens"):
+        with pytest.raises(ValueError, match="logits are NaN at new token 1"):
             generate(broken, prompt(), 3, **options)
 
 

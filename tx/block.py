@@ -167,8 +167,8 @@ class CrossAttention(Attention):
 def _check_whole(x, d_head, n_heads):
     if x.shape[-1] != d_head * n_heads:
         raise ValueError(
-            f"this layer's projection makes {x.shape[-1] // d_head} of {n_heads} heads: qk_norm = 'full' norms over all "
-            "of them, so none can be elsewhere."
+            f"this projection makes {x.shape[-1] // d_head} of {n_heads} heads: qk_norm = 'full' norms over "
+            "all of them, so none can be elsewhere."
         )
 
 

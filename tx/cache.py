@@ -64,6 +64,7 @@ class Cache:
 
     Attributes:
         length: how many tokens have gone by; advanced by the model, once a pass.
+        longest: how many had, before some were cut off: RoPE may have turned the keys for a text so long.
 
     Raises:
         ValueError: a room of no tokens, or one for a rolling cache.
@@ -76,7 +77,7 @@ class Cache:
         self._start()
 
     def _start(self):
-        self.length, self.unfinished = 0, False
+        self.length, self.longest, self.unfinished = 0, 0, False
         self.layers = [KV(self.keep[kind], self.room) for kind in self.config.layer_types]
         self.cross = [KV() for _ in self.config.layer_types]
 
@@ -110,6 +111,7 @@ class Cache:
     def end(self, n_new):
         """After a pass."""
         self.length, self.unfinished = self.length + n_new, False
+        self.longest = max(self.longest, self.length)
 
     def cut(self, length):
         """Forget the tokens from number `length` on.

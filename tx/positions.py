@@ -7,7 +7,8 @@ Attention sees a set; a position scheme tells it an order. There are three doors
     bias(q, k, table, project)  added to the scores          Alibi, T5Bias, Disentangled
 
 `tables(positions, q_slots, k_slots)` computes once per forward pass what every layer then shares. `Positions`
-itself is NoPE: no door at all. Tables are computed in fp32 at least, in float64 for a float64 model.
+itself is NoPE: no door at all. Tables are computed in fp32 at least, in float64 for a float64 model. No scheme
+reads a number out of a tensor on an accelerator: reading waits for the device, and a compiler cannot follow it.
 """
 
 import math
@@ -40,6 +41,14 @@ class Positions(nn.Module):
         """Numbers to add to the scores, broadcastable to (B, H, T, S), or None."""
         return None
 
+    def same_tables(self, before, after):
+        """Whether a place has the same tables in texts whose longest has `before` and `after` tokens.
+
+        The numbers count no padding. Where the answer is no, keys that a cache holds of the shorter text
+        belong to other tables than the longer text's queries.
+        """
+        return True
+
 
 # ── first door: added to the embeddings ──────────────────────────────────────────────────────────
 
@@ -57,8 +66,7 @@ class Learned(Positions):
 
     def embed(self, positions, dtype=None):
         """positions (B or 1, T) -> (B or 1, T, D)."""
-        _check_range(positions, self.table.num_embeddings - self.offset, self.offset)
-        return self.table(positions + self.offset)  # (B or 1, T, D)
+        return look_up("learned position", self.table, positions, -self.offset)  # (B or 1, T, D)
 
 
 class Sinusoidal(Positions):
@@ -107,6 +115,13 @@ class Rotary(Positions):
     def turn(self, q, k, table):
         return rotate(q, *table), rotate(k, *table)  # (B, H, T, d_k), (B, G, T, d_k)
 
+    def same_tables(self, before, after):
+        """LongRoPE changes its frequencies once, beyond the original length; dynamic NTK with every token."""
+        original = self.rope.original
+        if self.rope.scaling == "longrope":
+            return (before > original) == (after > original)
+        return self.rope.scaling != "dynamic" or max(before, original) == max(after, original)
+
 
 def rotate(x, cos, sin):
     """Turn the first features of x (B, H, T, d_k) pair by pair; cos and sin (B or 1, 1, T, d_half).
@@ -130,26 +145,28 @@ def rope_frequencies(rope, positions, dtype=torch.float32):
 
     Sources: position interpolation (arXiv:2306.15595) is "linear"; NTK-aware scaling raises the
     base, "dynamic" as the text grows; YaRN (arXiv:2309.00071) treats fast and slow pairs apart;
-    "llama3" as in the Llama 3.1 release; LongRoPE (arXiv:2402.13753) has one factor a pair.
+    "llama3" as in the Llama 3.1 release; LongRoPE (arXiv:2402.13753) has one factor a pair. The length
+    that "dynamic" and LongRoPE look at is the longest of the batch.
     """
     steps = torch.arange(0, rope.width, 2, dtype=dtype, device=positions.device) / rope.width  # (d_half,)
     frequencies = rope.base**-steps  # (d_half,)
+    if rope.scaling == "default":
+        return frequencies, 1.0
     if rope.scaling == "linear":
         return frequencies / rope.factor, 1.0
     if rope.scaling == "dynamic":
-        length = max(int(positions.max()) + 1, rope.original)
-        grow = rope.factor * length / rope.original - (rope.factor - 1)
+        beyond = (positions.max() + 1 - rope.original).clamp(min=0).to(dtype)  # ()
+        grow = 1 + rope.factor * beyond / rope.original  # ()
         return (rope.base * grow ** (rope.width / (rope.width - 2))) ** -steps, 1.0
     if rope.scaling == "yarn":
         return _yarn(rope, frequencies)
     if rope.scaling == "llama3":
         return _llama3(rope, frequencies), 1.0
-    if rope.scaling == "longrope":
-        stretch = rope.long_factor if int(positions.max()) + 1 > rope.original else rope.short_factor
-        stretch = torch.tensor(stretch, dtype=dtype, device=positions.device)  # (d_half,)
-        paper = math.sqrt(1 + math.log(rope.factor) / math.log(rope.original)) if rope.factor > 1 else 1.0
-        return frequencies / stretch, rope.magnitude or paper
-    return frequencies, 1.0
+    both = torch.tensor([rope.short_factor, rope.long_factor], dtype=dtype)  # (2, d_half)
+    short, long = both.to(positions.device, non_blocking=True)  # (d_half,), (d_half,)
+    stretch = torch.where(positions.max() + 1 > rope.original, long, short)  # (d_half,)
+    paper = math.sqrt(1 + math.log(rope.factor) / math.log(rope.original)) if rope.factor > 1 else 1.0
+    return frequencies / stretch, rope.magnitude or paper
 
 
 def _yarn(rope, frequencies):
@@ -162,10 +179,11 @@ def _yarn(rope, frequencies):
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.width - 1)
-    pairs = torch.arange(len(frequencies)).to(frequencies)  # (d_half,)
-    slow = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)  # (d_half,)
+    pairs = torch.arange(len(frequencies), dtype=frequencies.dtype, device=frequencies.device)  # (d_half,)
+    slow = ((pairs - low) / (high - low or 0.001)).clamp(0, 1)  # (d_half,)
     mixed = frequencies / rope.factor * slow + frequencies * (1 - slow)  # (d_half,)
-    return mixed, rope.magnitude or 0.1 * math.log(rope.factor) + 1.0
+    paper = 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
+    return mixed, rope.magnitude or paper
 
 
 def _llama3(rope, frequencies):
@@ -193,7 +211,7 @@ class Alibi(Positions):
     def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
         """q_slots (1, T), k_slots (1, S) -> what is added to the scores, (1, H, T, S)."""
         distance = (k_slots[:, None, None, :] - q_slots[:, None, :, None]).to(dtype)  # (1, 1, T, S)
-        slopes = alibi_slopes(self.n_heads).to(distance)  # (H,)
+        slopes = alibi_slopes(self.n_heads).to(distance, non_blocking=True)  # (H,)
         return slopes.view(1, -1, 1, 1) * distance  # (1, H, T, S)
 
     def bias(self, q, k, table, project):
@@ -289,10 +307,15 @@ class Disentangled(Positions):
 
 
 def log_bucket(distance, n_buckets, max_distance):
-    """DeBERTa v2: distances below n_buckets/2 as they are, farther ones on a log scale, with sign."""
+    """DeBERTa v2: distances up to n_buckets/2 as they are, farther ones on a log scale, with sign.
+
+    Both logarithms are fp32, as in the reference: where they should give a whole number, `ceil` would
+    make one more of what another rounding leaves above it.
+    """
     middle = n_buckets // 2
     far = distance.abs().clamp(min=middle).float()
-    steps = torch.log(far / middle) / math.log((max_distance - 1) / middle) * (middle - 1)
+    longest = far.new_full((), (max_distance - 1) / middle)  # ()
+    steps = torch.log(far / middle) / torch.log(longest) * (middle - 1)
     far = (steps.ceil().long() + middle) * distance.sign()
     return torch.where(distance.abs() <= middle, distance, far)
 
@@ -325,11 +348,30 @@ def _check_buckets(n_buckets, max_distance):
         )
 
 
-def _check_range(positions, n_positions, offset):
-    if positions.numel() and int(positions.min()) < -offset:
-        raise ValueError(f"position {int(positions.min())}: learned positions begin at {-offset}.")
-    if positions.numel() and int(positions.max()) >= n_positions:
-        raise ValueError(
-            f"position {int(positions.max())} is beyond the learned table of {n_positions} positions: "
-            "learned positions end where training ended. Shorten the text."
-        )
+def look_up(what, table, ids, first=0):
+    """Rows of an embedding (n, D) for ids (B, T) that count from `first` -> (B, T, D).
+
+    The CPU notices by itself an id that the table has not. Another device would break, so there the ids are
+    looked at before, which waits for it; a single token, mostly the model's own choice, is not worth the wait.
+
+    Raises:
+        ValueError: an id outside the table.
+    """
+    if not ids.is_cpu and ids.shape[-1] > 1 and readable(ids):
+        _check_ids(what, table, ids, first)
+    try:
+        return table(ids - first if first else ids)  # (B, T, D)
+    except IndexError:
+        _check_ids(what, table, ids, first)
+        raise
+
+
+def readable(x):
+    """Whether numbers of x may be looked at: not while a graph is made, and not where there are none."""
+    return not (torch.compiler.is_compiling() or x.is_meta)
+
+
+def _check_ids(what, table, ids, first):
+    low, high, last = int(ids.min()), int(ids.max()), first + table.num_embeddings - 1
+    if not first <= low <= high <= last:
+        raise ValueError(f"{what} {high if high > last else low} is outside the table: expected {first} … {last}.")

@@ -11,7 +11,7 @@ from torch import nn
 
 from .block import Block, Flow, View, make_norm
 from .masks import as_mask, causal, everything, padding, window
-from .positions import build
+from .positions import build, look_up, readable
 
 
 class Stack(nn.Module):
@@ -82,12 +82,12 @@ class Stack(nn.Module):
     def _embed(self, tokens, positions, segments):
         """Everything that is added up before the first block: (B, T) -> (B, T, D)."""
         c = self.config
-        x = tokens if tokens.is_floating_point() else _look_up("token id", self.embedding, tokens)  # (B, T, E)
+        x = tokens if tokens.is_floating_point() else look_up("token id", self.embedding, tokens)  # (B, T, E)
         if c.embedding_scale is not None:
             x = x * torch.tensor(c.embedding_scale, dtype=x.dtype)  # (B, T, E)  rounded as x is
         if self.segments is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments  # (B, T)
-            x = x + _look_up("segment", self.segments, segments)  # (B, T, E)
+            x = x + look_up("segment", self.segments, segments)  # (B, T, E)
         placed = self.schemes["full"].embed(positions, x.dtype)  # (B or 1, T, E)  or None
         x = x if placed is None else x + placed  # (B, T, E)
         return self.projection(self.dropout(self.embedding_norm(x)))  # (B, T, D)
@@ -99,7 +99,7 @@ class Stack(nn.Module):
             return own
         if not isinstance(mask, torch.Tensor):
             return as_mask(mask)
-        if not past and _readable(mask) and bool(mask.all()):
+        if not past and readable(mask) and bool(mask.all()):
             return own  # it hides nothing, and a dense mask would cost the fast path
         return own & padding(mask)
 
@@ -147,32 +147,6 @@ def initialise(model):
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────
 
 
-def _readable(x):
-    """Whether numbers may be looked at: not while a graph is made, and not where there are none."""
-    return not (torch.compiler.is_compiling() or x.is_meta)
-
-
-def _look_up(name, table, ids):
-    """Rows of a table (n, E) for ids (B, T) -> (B, T, E).
-
-    The CPU notices an id beyond the end by itself. Another device would break, so there the ids are looked at
-    first; only a single token, which mostly is the model's own choice, is not worth the wait.
-    """
-    if ids.device.type != "cpu" and _readable(ids) and ids.shape[1] > 1:
-        _check_range(name, ids, table.num_embeddings)
-    try:
-        return table(ids)  # (B, T, E)
-    except IndexError:
-        _check_range(name, ids, table.num_embeddings)
-        raise
-
-
-def _check_range(name, ids, n):
-    low, high = int(ids.min()), int(ids.max())
-    if not 0 <= low <= high < n:
-        raise ValueError(f"{name} {high if high >= n else low} is outside the table of {n}: expected 0 … {n - 1}.")
-
-
 def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
     """What goes in fits together, by its shape and kind. -> how many tokens have gone by"""
     c = stack.config
@@ -181,6 +155,8 @@ def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
     past = 0 if cache is None else _check_cache(cache, c, B)
     if isinstance(mask, torch.Tensor):
         check_real(mask, B, past + T)
+    if past:
+        _check_turned(stack.schemes.values(), cache, mask, T)
     if positions is not None:
         _check_numbers("positions", positions, (B, T), (1, T))
     if segments is not None:
@@ -237,6 +213,22 @@ def _check_cache(cache, config, B):
     if kept is not None and kept.shape[0] != B:
         raise ValueError(f"the cache holds {kept.shape[0]} texts, tokens have {B}: start a new one, or `select`.")
     return cache.length
+
+
+def _check_turned(schemes, cache, mask, T):
+    """Keys in the cache and new queries have the same tables; padding counts for no length."""
+    before, after = cache.longest, cache.length + T
+    same = lambda: all(scheme.same_tables(before, after) for scheme in schemes)
+    if same() or torch.compiler.is_compiling():
+        return
+    if isinstance(mask, torch.Tensor):
+        before -= int((~mask[:, :before]).sum(1).min())
+        after -= int((~mask).sum(1).min())
+    if not same():
+        raise ValueError(
+            f"the cache was filled with the RoPE frequencies of a text of {before} tokens, and one of {after} has "
+            "others: read the whole text again, with an empty cache."
+        )
 
 
 def _check_memory(memory, B, d_model):

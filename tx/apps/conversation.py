@@ -8,7 +8,7 @@ the answers are those of a model that had read everything from the start.
 import torch
 
 from ..cache import Cache
-from ..sampling import generate
+from ..sampling import generate, same_tables
 
 PIECE = 256  # tokens read at a time, so that reading can be watched and interrupted
 
@@ -65,7 +65,10 @@ class Conversation:
             raise ValueError(f"max_new_tokens = {max_new_tokens}: an answer has 1 or more.")
         messages = [*self.messages, {"role": "user", "content": text}]
         ids = self._fit(messages, max_new_tokens)
-        known = min(_agree(ids, self.ids[: self.cache.length]), len(ids) - 1)
+        room = min(max_new_tokens, self.context - len(ids))
+        known, piece = min(_agree(ids, self.ids[: self.cache.length]), len(ids) - 1), PIECE
+        if not same_tables(self.model, self.cache.longest, len(ids) + room - 1):
+            known, piece = 0, len(ids)  # frequencies of RoPE that follow the length: all in one go
         self.cache.cut(known)
         self.ids, self.n_read, self.n_forgotten = ids, len(ids) - known, len(self.messages) + 1 - len(messages)
         answer, stream = [], self.tokenizer.stream()
@@ -76,8 +79,7 @@ class Conversation:
                 on_text(stream.push(answer[-1]))
 
         try:
-            tokens = self._read(ids, known, on_read)  # (1, n)
-            room = min(max_new_tokens, self.context - len(ids))
+            tokens = self._read(ids, known, piece, on_read)  # (1, n)
             generate(self.model, tokens, room, eos=sorted(self.eos), cache=self.cache, on_token=on_token,
                      **sampling)  # fmt: skip
             if on_text is not None:
@@ -108,13 +110,13 @@ class Conversation:
         return self.tokenizer.encode(self.tokenizer.chat(self.system + messages), add_special=False)
 
     @torch.no_grad()
-    def _read(self, ids, known, on_read):
-        """Read all but the last piece of what is new; returns that one, (1, n)."""
+    def _read(self, ids, known, piece, on_read):
+        """Read all but the last piece of what is new, so many tokens at a time; returns that one, (1, n)."""
         tokens = torch.tensor([ids], device=next(self.model.parameters()).device)  # (1, T)
         start = known
-        while len(ids) - start > PIECE:
-            self.model(tokens[:, start : start + PIECE], cache=self.cache, last=1)
-            start += PIECE
+        while len(ids) - start > piece:
+            self.model(tokens[:, start : start + piece], cache=self.cache, last=1)
+            start += piece
             if on_read is not None:
                 on_read(start - known, len(ids) - known)
         return tokens[:, start:]  # (1, n)

@@ -122,7 +122,7 @@ def add_writing(parser, *, model, max_tokens, temperature, top_p):
 
 def check_writing(args, beams=1):
     """Refuse settings before anything is loaded. Raises ValueError."""
-    from ..checks import check_settings
+    from ..sampling import check_settings
 
     check_settings(args.max_tokens, args.temperature, args.top_k, args.top_p, args.min_p,
                    args.repetition_penalty, beams, None)  # fmt: skip
