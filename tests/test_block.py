@@ -71,9 +71,9 @@ def test_rms_norms_round_where_their_families_do():
 
 @torch.no_grad()
 def test_grouped_heads_equal_copied_heads():
-    c = config(n_kv_heads=2)
+    c = config(kv_heads=2)
     few, x = made(Attention, c), vectors(B, T, D)
-    many = Attention(replace(c, n_kv_heads=H))
+    many = Attention(replace(c, kv_heads=H))
     state = {k: v.unflatten(0, (2, D_K)).repeat_interleave(2, 0).flatten(0, 1) if k[:2] in ("ke", "va") else v
              for k, v in few.state_dict().items()}  # fmt: skip
     many.load_state_dict(state)
@@ -128,7 +128,7 @@ def test_cross_attention_is_the_formula_with_keys_and_values_of_the_memory():
 
 @torch.no_grad()
 def test_cross_attention_sees_what_is_real_in_the_memory():
-    c = config(n_kv_heads=2)
+    c = config(kv_heads=2)
     a, x, memory = made(Attention, c, cross=True), vectors(B, T, D), vectors(B, 7, D, seed=2)
     real = torch.arange(7) < torch.tensor([[7], [4]])
     got = a(x, flow(c, T, memory, padding(real)))
@@ -215,7 +215,7 @@ def test_a_block_of_two_stacks_reads_its_memory():
 
 
 def test_gradients_of_a_block():
-    c = config(d_model=4, n_heads=2, n_kv_heads=1, d_ff=5, norm="rms", gated=True, positions="rope",
+    c = config(d_model=4, n_heads=2, kv_heads=1, d_ff=5, norm="rms", gated=True, positions="rope",
                rope=Rope(100.0, 2), qk_norm="head", softcap=5.0, n_experts=2, experts_per_token=2)  # fmt: skip
     b = made(Block, c, dtype=torch.float64)
     x = vectors(1, 3, 4).double().requires_grad_()
@@ -227,7 +227,7 @@ def test_gradients_of_a_block():
 
 KINDS = {
     "learned": {}, "none": {"positions": "none"}, "alibi": {"positions": "alibi"},
-    "rope": {"positions": "rope", "rope": Rope(100.0, 2), "norm": "rms_plus_one", "gated": True, "n_kv_heads": 2},
+    "rope": {"positions": "rope", "rope": Rope(100.0, 2), "norm": "rms_plus_one", "gated": True, "kv_heads": 2},
     "t5": {"positions": "t5", "buckets": 8, "bucket_distance": 16, "norm": "rms"},
     "deberta": {"positions": "deberta", "buckets": 4, "bucket_distance": 8, "content_position": True,
                 "position_content": True, "norm_positions": True},
@@ -287,10 +287,10 @@ def test_windowed_layers_forget():
     moved[:, 0] += 3 * vectors(D, seed=3)
     changed = (stack(moved) - stack(x)).abs().amax(-1)[0] > 1e-5
     assert changed.tolist() == [True, True, False, False, False]
-    mixed = made(Stack, config(window=2, layer_types=("window", "full")))
+    mixed = made(Stack, config(window=2, layer_kinds=("window", "full")))
     contracts.uses_every_past_key(mixed, vectors(B, T, D))
     contracts.causality(mixed, vectors(B, T, D))
-    two = made(Stack, config(window=2, positions="none", layer_types=("full", "window")))
+    two = made(Stack, config(window=2, positions="none", layer_kinds=("full", "window")))
     alone = two(x, causal())  # a mask object says all, the window stays
     close(alone, two(x))
 
@@ -307,7 +307,7 @@ def test_a_mask_object_takes_the_place_of_the_causal_one_in_windowed_layers_too(
 
 @torch.no_grad()
 def test_what_is_added_before_the_first_block():
-    c = config(d_embedding=6, n_segments=2, embedding_norm=True, embedding_scale=2.0, share_layers=True,
+    c = config(embedding_width=6, n_segments=2, embedding_norm=True, embedding_scale=2.0, share_layers=True,
                first_attention_norm=False, final_norm=False)  # fmt: skip
     stack, tokens = made(Stack, c), torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
     segments = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
@@ -372,10 +372,10 @@ def test_segments_for_a_model_without_any_are_refused():
 
 @pytest.mark.parametrize(("switches", "words"), [
     ({"d_model": 13}, "d_model = 13 is not divisible by n_heads = 4"),
-    ({"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4"),
-    ({"layer_types": ("full",)}, "1 layer_types for n_layers = 2"),
-    ({"norm": "rmsnorm"}, "norm = 'rmsnorm': known are 'layer'"),
-    ({"positions": "rotary"}, "positions = 'rotary': known are"),
+    ({"kv_heads": 3}, "kv_heads = 3 does not divide n_heads = 4"),
+    ({"layer_kinds": ("full",)}, "expected as many as n_layers = 2"),
+    ({"norm": "rmsnorm"}, "norm = 'rmsnorm': expected one of 'layer'"),
+    ({"positions": "rotary"}, "positions = 'rotary': expected one of"),
     ({"n_experts": 2, "experts_per_token": 3}, "experts_per_token = 3: expected 1 … n_experts = 2"),
     ({"n_experts": 2}, "experts_per_token = 0: expected 1"),
 ])  # fmt: skip

@@ -16,8 +16,8 @@ CUTS = {"one pass": [11], "token by token": [1] * 11, "a long prompt": [7, 1, 1,
 KINDS = {"dynamic": {}, "static": {"room": 13}, "rolling": {"rolling": True}}
 MODELS = {
     "learned": {}, "alibi": {"positions": "alibi"},
-    "rope, grouped, windowed": {"positions": "rope", "rope": Rope(100.0, 2), "n_kv_heads": 2, "window": 4,
-                                "layer_types": ("window", "full")},
+    "rope, grouped, windowed": {"positions": "rope", "rope": Rope(100.0, 2), "kv_heads": 2, "window": 4,
+                                "layer_kinds": ("window", "full")},
     "windowed": {"window": 4},
 }  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_a_kv_grows_keeps_or_writes():
 
 
 def test_slots_are_the_numbers_of_the_tokens_seen():
-    c = config(window=4, layer_types=("window", "full"))
+    c = config(window=4, layer_kinds=("window", "full"))
     rolling, static = Cache(c, rolling=True), Cache(c, room=8)
     rolling.length = static.length = 6
     assert rolling.slots("window", 2).tolist() == [3, 4, 5, 6, 7]
@@ -108,7 +108,7 @@ def test_a_cache_belongs_to_its_texts(kind):
 
 @torch.no_grad()
 def test_bytes_are_counted():
-    model, tokens = made(Decoder, config(n_kv_heads=2)), torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
+    model, tokens = made(Decoder, config(kv_heads=2)), torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
     _, cache = passes(model, tokens, [4])
     assert cache.bytes() == 2 * 2 * 2 * 2 * 4 * 3 * 4  # layers, k and v, texts, heads, tokens, d_k, bytes
 
@@ -118,7 +118,7 @@ def test_bytes_are_counted():
 @torch.no_grad()
 def test_what_an_interrupted_pass_left_behind_is_forgotten(kind, n):
     """Some layers have seen the new tokens then, others have not."""
-    model, tokens = made(Decoder, config(window=4, layer_types=("window", "full"))), torch.arange(7)[None]
+    model, tokens = made(Decoder, config(window=4, layer_kinds=("window", "full"))), torch.arange(7)[None]
     _, cache = passes(model, tokens, [5], **KINDS[kind])
 
     def interrupt(*_):
@@ -146,12 +146,12 @@ def test_a_cache_that_starts_again_reads_the_memory_again():
 
 
 @pytest.mark.parametrize(("other", "words"), [
-    (dict(n_kv_heads=1), "the cache was made for another model, of n_kv_heads = 2; this one has 1"),
+    (dict(kv_heads=1), "the cache was made for another model, of n_kv_heads = 2; this one has 1"),
     (dict(window=5), "of window = 4; this one has 5"),
     (dict(n_layers=3), "of layer_types"),
 ])  # fmt: skip
 def test_a_cache_belongs_to_its_model(other, words):
-    switches = dict(n_kv_heads=2, window=4)
+    switches = dict(kv_heads=2, window=4)
     cache = Cache(config(**switches))
     with pytest.raises(ValueError, match=words):
         made(Decoder, config(**switches | other))(torch.tensor([[3]]), cache=cache)
@@ -190,7 +190,7 @@ OBJECTS = {
 @torch.no_grad()
 def test_mask_objects_and_every_cache(name, kind):
     """Nobody sees the empty slots of a static cache, whatever the mask."""
-    model, mask = made(Decoder, config(window=4, layer_types=("window", "full"))), OBJECTS[name]
+    model, mask = made(Decoder, config(window=4, layer_kinds=("window", "full"))), OBJECTS[name]
     tokens = torch.randint(11, (2, T), generator=torch.Generator().manual_seed(0))
     cuts = [T] if "both" in name else [5, 1, 5]
     cache = Cache(model.config, **KINDS[kind])

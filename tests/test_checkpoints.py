@@ -112,14 +112,14 @@ CONFIGS = {
     "no family": ({"model_type": None}, "model_type = None"),
     "unknown activation": ({"hidden_act": "snake"}, "hidden_act = 'snake'"),
     "unknown rope": ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type = 'spiral'"),
-    "heads": ({"num_key_value_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4"),
+    "heads": ({"num_key_value_heads": 3}, "kv_heads = 3 does not divide n_heads = 4"),
     "negative": ({"num_hidden_layers": -1}, "num_hidden_layers = -1"),
     "layers without end": ({"num_hidden_layers": 2**30}, "num_hidden_layers = 1073741824   expected"),
     "text": ({"hidden_size": "32"}, "hidden_size = '32'"),
     "huge": ({"intermediate_size": 2**40}, "intermediate_size = 1099511627776"),
     "contradiction": ({"num_attention_heads": 8}, "k_proj.weight   expected (8, 32), found (16, 32)"),
     "more layers": ({"num_hidden_layers": 4, "layer_types": None}, "missing    model.layers.3."),
-    "layer types": ({"layer_types": ["full_attention"]}, "1 layer_types for n_layers = 3"),
+    "layer types": ({"layer_types": ["full_attention"]}, "layer_types = ['full_attention']   expected 3 times sliding_attention or full_attention"),
     "a family that is a list": ({"model_type": ["qwen2"]}, "model_type = ['qwen2']   known:"),
     "a family without end": ({"model_type": "x" * 10**6}, "… (1000002 characters)   known:"),
 }
@@ -153,8 +153,8 @@ DEBERTA = {"relative_attention": True, "position_biased_input": False}
 FULL, SLIDING = "full_attention", "sliding_attention"
 ROPES = [  # inside rope_parameters of a llama, with one line of what is wrong
     ({"rope_theta": "1e4"}, "rope_theta = '1e4'   expected a number"),
-    ({"rope_theta": -1.0}, "rope: base = -1.0, expected a number above 0"),
-    ({"rope_type": "linear", "factor": 0}, "rope: factor = 0, expected a number above 0"),
+    ({"rope_theta": -1.0}, "rope: base = -1.0: expected a number above 0, at most 1e15"),
+    ({"rope_type": "linear", "factor": 0}, "rope: factor = 0: expected a number above 0, 1e-6 … 1e6"),
     ({"rope_type": "linear", "factor": True}, "factor = True   expected a number"),
     ({"rope_type": ["yarn"]}, "rope_type = ['yarn']   expected a text"),
     ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0},
@@ -163,13 +163,13 @@ ROPES = [  # inside rope_parameters of a llama, with one line of what is wrong
     ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "'yarn' divides by zero"),
     ({"rope_type": "yarn", "factor": 2.0, "attention_factor": -1.0}, "rope: magnitude = -1.0"),
     ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0},
-     "expected two numbers above 0, the low one below the high one"),
+     "rope: low_freq_factor = 4.0: expected less than the high 4.0"),
     ({"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0], "long_factor": [1.0] * 64},
-     "rope: short_factor = (1.0,), expected 64 numbers above 0"),
+     "rope: 1 short and 64 long factors: expected 64 of each"),
     ({"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 64, "long_factor": "x"},
      "long_factor = 'x'   expected a list"),
-    ({"partial_rotary_factor": 2.0}, "rope: width = 256 features are to turn, a head has d_head = 128"),
-    ({"partial_rotary_factor": 0.01}, "rope: width = 1, expected an even number"),
+    ({"partial_rotary_factor": 2.0}, "rope: width = 256 features are to turn, a head has 128"),
+    ({"partial_rotary_factor": 0.01}, "rope: width = 1: expected an even number"),
     ({FULL: {"rope_theta": 7.0}}, "expected the same for all layers"),
 ]
 REFUSED = [
@@ -211,9 +211,9 @@ REFUSED = [
      "layers times experts = 40200   expected at most 40000"),
     # names that are not known
     ("gemma2", {"layer_types": ["chunked_attention"] * 26}, "layer_types = ['chunked_attention', "),
-    ("gemma2", {"layer_types": [["full_attention"]] * 26}, "known: sliding_attention, full_attention"),
+    ("gemma2", {"layer_types": [["full_attention"]] * 26}, "expected 26 times sliding_attention or full_attention"),
     ("gemma2", {"layer_types": "full_attention"}, "layer_types = 'full_attention'   expected a list"),
-    ("qwen2", {"layer_types": [SLIDING] * 32}, "window = None: layer_types has layers with a window"),
+    ("qwen2", {"layer_types": [SLIDING] * 32}, "sliding_window = None   expected how wide a layer of sliding_attention"),
     ("deberta", {**DEBERTA, "pos_att_type": ["c2p", "x"]}, "pos_att_type = ['c2p', 'x']   known: c2p, p2c"),
     # ropes by kind of layer; flat ones the reference refuses (ModernBERT) or does not apply (Gemma 3)
     ("gemma3_text", {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "each with its own"),
@@ -242,12 +242,12 @@ SMALL = dict(vocab_size=9, d_model=8, n_layers=2, n_heads=2, d_ff=8, max_positio
 
 
 @pytest.mark.parametrize("values,words", [
-    ({"activation": "gelu_new"}, "activation = 'gelu_new': known are 'gelu', 'gelu_tanh'"),
-    ({"masked_activation": "tanh"}, "masked_activation = 'tanh': known are"),
-    ({"layer_types": ("sliding", "full")}, r"layer_types = \('sliding', 'full'\): known are"),
-    ({"layer_types": ("window", "full")}, "window = None: layer_types has layers with a window"),
+    ({"activation": "gelu_new"}, "activation = 'gelu_new': expected one of 'gelu', 'gelu_tanh'"),
+    ({"masked_activation": "tanh"}, "masked_activation = 'tanh': expected one of .*, or None"),
+    ({"layer_kinds": ("sliding", "full")}, r"layer_kinds = \('sliding', 'full'\): expected a tuple, each one of 'full', 'window'"),
+    ({"layer_kinds": ("window", "full")}, "window = None: there are layers with a window"),
     ({"positions": "rope"}, "rope = None: positions = 'rope' needs a Rope"),
-    ({"positions": "rope", "rope": Rope(1e4, 6)}, "rope: width = 6 features are to turn, a head has d_head = 4"),
+    ({"positions": "rope", "rope": Rope(1e4, 6)}, "rope: width = 6 features are to turn, a head has 4"),
     ({"window": 0}, "window = 0: expected a whole number, at least 1"),
     ({"d_ff": 8.0}, "d_ff = 8.0: expected a whole number, at least 1"),
     ({"n_segments": -1}, "n_segments = -1: expected a whole number, at least 0"),

@@ -25,7 +25,7 @@ def test_a_token_changes_later_logits_only():
 
 @torch.no_grad()
 def test_the_head_is_its_formula():
-    c = config(d_embedding=6, tied=False, head_bias=True, head_scale=0.5, logit_softcap=3.0)
+    c = config(embedding_width=6, tied=False, head_bias=True, head_scale=0.5, logit_softcap=3.0)
     head, x = made(Decoder, c).head, 10 * vectors(2, 5, 6)
     close(head(x), 3 * torch.tanh((0.5 * x @ head.linear.weight.T + head.linear.bias) / 3))
 

@@ -223,8 +223,8 @@ def use_block():
     from tx.cache import Cache
     from tx.config import Config
 
-    sizes = dict(vocab_size=13, d_model=12, n_layers=2, n_heads=6, n_kv_heads=3, d_head=4, d_ff=20,
-                 max_positions=11, d_embedding=10)  # fmt: skip
+    sizes = dict(vocab_size=13, d_model=12, n_layers=2, n_heads=6, kv_heads=3, head_width=4, d_ff=20,
+                 max_positions=11, embedding_width=10)  # fmt: skip
     tokens = torch.arange(10).view(2, 5)
     real = torch.ones(2, 7, dtype=torch.bool)
     real[0, 0] = False

@@ -140,11 +140,11 @@ MPT = pairs("transformer.blocks.{}", """
 def llama(r, **other):
     """LLaMA 1, 2 and 3; the families below say in `other` where they differ."""
     d, h = r.number("hidden_size", 4096), r.number("num_attention_heads", 32)
-    d_head = r.number("head_dim", d // h)
+    kv_heads, d_head = r.number("num_key_value_heads", h), r.number("head_dim", d // h)
     attention_bias = r("attention_bias", False)
     switches = dict(
         vocab_size=r.number("vocab_size", 32000), d_model=d, n_layers=r.number("num_hidden_layers", 32),
-        n_heads=h, n_kv_heads=r.number("num_key_value_heads", h), d_head=d_head,
+        n_heads=h, kv_heads=kv_heads if kv_heads != h else None, head_width=d_head if d_head * h != d else None,
         d_ff=r.number("intermediate_size", 11008), max_positions=r.number("max_position_embeddings", 2048),
         norm="rms", norm_eps=r("rms_norm_eps", 1e-6), attention_bias="qkvo" if attention_bias else "",
         gated=True, ffn_bias=r("mlp_bias", False), tied=r("tie_word_embeddings", False),
@@ -179,15 +179,23 @@ def mistral(r, **other):
     return llama(r, attention_bias="", ffn_bias=False, window=r.window(), **other)
 
 
-def layer_types(r, default, n_layers=32):
-    """The kind of every layer from the file's `layer_types`, or from a rule on the layer's number."""
-    given = r("layer_types", [])
-    kinds = {"sliding_attention": "window", "full_attention": "full"}
-    if any(not isinstance(kind, str) or kind not in kinds for kind in given):
-        r.problem("unknown", "layer_types", given, f"known: {', '.join(kinds)}")
-    elif given:
-        return tuple(kinds[kind] for kind in given)
-    return tuple(default(i) for i in range(r.number("num_hidden_layers", n_layers)))
+def windows(r, window, slides, n_layers=32):
+    """Switches of a model some of whose layers have a window: the file's `layer_types`, or slides(layer).
+
+    A window that no layer has is none, and kinds that are all alike need no list.
+    """
+    default = [SLIDING if slides(i) else FULL for i in range(r.number("num_hidden_layers", n_layers))]
+    kinds = r("layer_types", []) or default
+    if any(kind not in (SLIDING, FULL) for kind in kinds) or len(kinds) != len(default):
+        r.problem("config", "layer_types", kinds, f"expected {len(default)} times {SLIDING} or {FULL}")
+        kinds = default
+    if window is None and SLIDING in kinds:
+        r.problem("config", "sliding_window", None, f"expected how wide a layer of {SLIDING} sees")
+    ours = tuple("window" if kind == SLIDING else "full" for kind in kinds)
+    return dict(window=window if "window" in ours else None, layer_kinds=ours if len(set(ours)) > 1 else None)
+
+
+SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def gemma(r, **other):
@@ -206,7 +214,6 @@ def gemma2(r, **other):
         hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
         intermediate_size=9216, attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
     )  # fmt: skip
-    sliding = lambda i: "full" if i % 2 else "window"
     scalar = r("query_pre_attn_scalar", 256.0)
     if scalar <= 0:
         r.problem("config", "query_pre_attn_scalar", scalar, "expected a number above 0")
@@ -214,8 +221,7 @@ def gemma2(r, **other):
     switches = dict(
         norm_place="sandwich", scale=scalar**-0.5,
         softcap=r("attn_logit_softcapping"), logit_softcap=r("final_logit_softcapping"),
-        window=r.window(4096), layer_types=layer_types(r, sliding),
-        activation=r.activation("hidden_activation", "gelu_pytorch_tanh"),
+        activation=r.activation("hidden_activation", "gelu_pytorch_tanh"), **windows(r, r.window(4096), lambda i: i % 2 == 0),
     )  # fmt: skip
     return gemma(r, **(switches | other))
 
@@ -234,11 +240,10 @@ def gemma3(r):
         attn_logit_softcapping=None, final_logit_softcapping=None,
     )  # fmt: skip
     every = r.number("sliding_window_pattern", 6)
-    sliding = lambda i: "window" if (i + 1) % every else "full"
     r.refuse("use_bidirectional_attention", False)
     d_head = r.number("head_dim")
     return gemma2(
-        r, qk_norm="head", layer_types=layer_types(r, sliding),
+        r, qk_norm="head", **windows(r, r.window(4096), lambda i: (i + 1) % every),
         rope=r.rope(d_head, 1e6, "full_attention"),
         rope_window=r.rope(d_head, 1e4, "sliding_attention", base_key="rope_local_base_freq"),
     )  # fmt: skip
@@ -246,14 +251,13 @@ def gemma3(r):
 
 def qwen2(r, **other):
     r.assume(vocab_size=151936, intermediate_size=22016, max_position_embeddings=32768)
-    slides = r("use_sliding_window", False)
-    first = r("max_window_layers", 28)
-    sliding = lambda i: "window" if slides and i >= first else "full"
-    switches = dict(
-        attention_bias="qkv", ffn_bias=False, layer_types=layer_types(r, sliding),
-        window=r.window(4096) if slides else None,
-    )  # fmt: skip
-    return llama(r, **(switches | other))
+    window, first = qwen_window(r), r("max_window_layers", 28)
+    slides = lambda i: window is not None and i >= first
+    return llama(r, **(dict(attention_bias="qkv", ffn_bias=False) | windows(r, window, slides) | other))
+
+
+def qwen_window(r):
+    return r.window(4096) if r("use_sliding_window", False) else None
 
 
 def qwen3_attention(r, **other):
@@ -291,7 +295,7 @@ def qwen3_moe(r):
     r.refuse("decoder_sparse_step", 1)
     r.refuse("mlp_only_layers", [])
     return qwen3_attention(
-        r, d_ff=r.number("moe_intermediate_size", 768), layer_types=(),
+        r, d_ff=r.number("moe_intermediate_size", 768), window=qwen_window(r), layer_kinds=None,
         n_experts=r.number("num_experts", r.number("num_local_experts", 128)),
         experts_per_token=r.number("num_experts_per_tok", 8),
         norm_expert_weights=r("norm_topk_prob", False),

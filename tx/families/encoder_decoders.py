@@ -20,7 +20,7 @@ def t5(r, scaled=None):
         scaled = r("scale_decoder_outputs", r("tie_word_embeddings", True))
     n_layers = r.number("num_layers", 6)
     decoder = Config(
-        vocab_size=r.number("vocab_size", 32128), d_model=d, d_head=r.number("d_kv", 64),
+        vocab_size=r.number("vocab_size", 32128), d_model=d, head_width=r.number("d_kv", 64),
         n_layers=r.number("num_decoder_layers", n_layers), n_heads=r.number("num_heads", 8),
         d_ff=r.number("d_ff", 2048), max_positions=2**31 - 1,
         norm="rms", norm_eps=r("layer_norm_epsilon", 1e-6), attention_bias="", ffn_bias=False,
@@ -29,7 +29,7 @@ def t5(r, scaled=None):
         activation=activation, gated=gated, tied=True, head_scale=d**-0.5 if scaled else None,
         **dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout"), r("dropout_rate", 0.1)),
     )  # fmt: skip
-    return replace(decoder, encoder=replace(decoder, causal=False, n_layers=n_layers, layer_types=()))
+    return replace(decoder, encoder=replace(decoder, causal=False, n_layers=n_layers))
 
 
 def mt5(r):

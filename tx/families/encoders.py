@@ -1,7 +1,7 @@
 """Encoder-only families: from `config.json` to `Config`, and the names of their weights."""
 
 from ..config import Config
-from .decoders import layer_types
+from .decoders import windows
 from .weights import pairs
 
 
@@ -77,7 +77,7 @@ def albert(r):
     )  # fmt: skip
     r.refuse("num_hidden_groups", 1)
     r.refuse("inner_group_num", 1)
-    return bert(r, d_embedding=r.number("embedding_size", 128), share_layers=True,
+    return bert(r, embedding_width=r.number("embedding_size", 128), share_layers=True,
                 activation=r.activation("hidden_act", "gelu_new"))  # fmt: skip
 
 
@@ -183,7 +183,6 @@ def modernbert(r):
     r.assume(max_position_embeddings=8192)
     d, h = r.number("hidden_size", 768), r.number("num_attention_heads", 12)
     d_head, every = d // h, r.number("global_attn_every_n_layers", 3)
-    sliding = lambda i: "window" if i % every else "full"
     return Config(
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("num_hidden_layers", 22),
         n_heads=h, d_ff=r.number("intermediate_size", 1152),
@@ -192,7 +191,7 @@ def modernbert(r):
         first_attention_norm=False, attention_bias="qkvo" if r("attention_bias", False) else "",
         positions="rope", rope=r.rope(d_head, 160000.0, "full_attention", base_key="global_rope_theta"),
         rope_window=r.rope(d_head, 10000.0, "sliding_attention", base_key="local_rope_theta"),
-        window=r.number("local_attention", 128) // 2 + 1, layer_types=layer_types(r, sliding, 22),
+        **windows(r, r.number("local_attention", 128) // 2 + 1, lambda i: i % every, 22),
         activation=r.activation("hidden_activation", "gelu"), gated=True, ffn_bias=r("mlp_bias", False),
         tied=r("tie_word_embeddings", True), masked_head=True, masked_head_bias=r("classifier_bias", False),
         masked_activation=r.activation("classifier_activation", "gelu"), head_bias=r("decoder_bias", True),

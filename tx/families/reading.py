@@ -51,8 +51,8 @@ class Reader:
         return value
 
     def window(self, default=None):
-        """`sliding_window`, a positive whole number, or None where neither file nor default has one."""
-        given = self("sliding_window", default)
+        """`sliding_window`, a positive whole number; null, or neither in the file nor a default, is None."""
+        given = self.values.get("sliding_window", default)
         return None if given is None else self.number("sliding_window", default)
 
     def refuse(self, key, allowed):
