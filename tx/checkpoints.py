@@ -198,13 +198,17 @@ def _fill(model, tensors, where, dtype, device):
     """Give the model on the meta device its weights, after all of them have been checked."""
     values = tensors.config
     family = FAMILIES[values["model_type"]]
-    entries, wanted, found = _match(model, tensors)
+    entries, copies, found = _match(model, tensors)
     state, config = model.state_dict(), model.config
     head = next((ours[0] for _, ours, _ in entries if ours[0].endswith("head.linear.weight")), None)
+    wanted = {theirs for theirs, _, _ in entries} | copies.keys()
     extra = sorted(name for theirs, name in found.items() if theirs not in wanted)
     problems = [f"extra      {name}" for name in extra if not name.endswith(family.ignored)]
     same = sorted(set(tensors.names) - set(found.values()))
     problems += [f"twice      {name}   also without, or with, a prefix of {family.prefixes}" for name in same]
+    named = {id(model.get_parameter(name)) for _, ours, _ in entries for name in ours}
+    problems += [f"unnamed    {name}   this family's files have no name for it"
+                 for name, parameter in model.named_parameters() if id(parameter) not in named]  # fmt: skip
     loaded: dict[str, torch.Tensor] = {}
     for theirs, ours, pair in entries:
         expected = tuple(pair.join([state[name] for name in ours], config.n_heads).shape)
@@ -226,6 +230,10 @@ def _fill(model, tensors, where, dtype, device):
         if not problems:
             parts = pair.split(tensor, [state[name].shape[0] for name in ours], config.n_heads)
             loaded |= {name: part.to(device, dtype).contiguous() for name, part in zip(ours, parts, strict=True)}
+    for copy, of in copies.items():
+        if not _is_copy(tensors, found, copy, of):
+            source = found[of] if isinstance(of, str) else f"the {of.__name__}"
+            problems.append(f"differs    {found[copy]}   expected a copy of {source}, which the model reads")
     if problems:
         raise CheckpointError(refused, problems)
     embedding = next(name for name in loaded if name.endswith("embedding.weight"))
@@ -233,6 +241,16 @@ def _fill(model, tensors, where, dtype, device):
     model.load_state_dict(loaded, strict=False, assign=True)
     if tied:
         model.tie()
+
+
+def _is_copy(tensors, found, copy, of):
+    """Whether a tensor of the file is another one of it, or near what a function of its shape computes."""
+    tensor = tensors.get(found[copy])
+    if isinstance(of, str):
+        return torch.equal(tensor, tensors.get(found[of]))
+    if tensor.dtype not in FLOATS or tensor.dim() != 2:
+        return False
+    return torch.allclose(tensor.float(), of(tensor.shape), atol=4 * torch.finfo(tensor.dtype).eps)
 
 
 def _odd_numbers(name, tensor, dtype):
@@ -248,12 +266,18 @@ def _odd_numbers(name, tensor, dtype):
 
 
 def _match(model, tensors):
-    """Entries of the family for this model, all their names, and {name: the file's name of it}."""
+    """Entries of the family for this model, what is a copy of what, and {name: the file's name of it}."""
     family = FAMILIES[tensors.config["model_type"]]
     entries = expand(family.names(tensors.config), model.state_dict(), model.config)
     wanted = {theirs for theirs, _, _ in entries}
-    found = {_as_wanted(name, wanted, family.prefixes): name for name in tensors.names}
-    return _keep_parts(model, entries, found), wanted, found
+    found = {_as_wanted(name, wanted | family.copies.keys(), family.prefixes): name for name in tensors.names}
+    copies = {copy: of for copy, of in family.copies.items()
+              if copy in found and copy not in wanted and (of in wanted or callable(of))}  # fmt: skip
+    for copy, of in list(copies.items()):
+        if of in wanted and of not in found:  # the copy is all there is
+            found[of] = found.pop(copy)
+            del copies[copy]
+    return _keep_parts(model, entries, found), copies, found
 
 
 def _keep_parts(model, entries, found):

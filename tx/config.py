@@ -70,7 +70,7 @@ class Config:
     max_positions: Size
     kv_heads: Size | None = None  # of keys and values; None = n_heads: multi-head attention
     head_width: Size | None = None  # None = d_model / n_heads
-    embedding_width: Size | None = None  # None = d_model; ALBERT embeds in fewer and projects
+    embedding_width: Size | None = None  # None = d_model; ALBERT gives one, and projects
     share_layers: bool = False  # ALBERT: one layer's weights, used n_layers times
 
     # ── norm ──

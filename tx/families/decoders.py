@@ -3,6 +3,7 @@
 import math
 
 from ..config import Config
+from .reading import Reader
 from .weights import pairs
 
 # ── learned positions, LayerNorm ─────────────────────────────────────────────────────────────────
@@ -59,13 +60,14 @@ GPT2 = pairs("transformer.h.{}", """
 
 def gpt_neox(r):
     d, h = r.number("hidden_size", 6144), r.number("num_attention_heads", 64)
+    r.refuse("head_dim", d // h)
     return Config(
         vocab_size=r.number("vocab_size", 50432), d_model=d, n_layers=r.number("num_hidden_layers", 44),
         n_heads=h, d_ff=r.number("intermediate_size", 24576),
         max_positions=r.number("max_position_embeddings", 2048),
         norm_eps=r("layer_norm_eps", 1e-5), parallel=r("use_parallel_residual", True),
         attention_bias="qkvo" if r("attention_bias", True) else "",
-        positions="rope", rope=r.rope(d // h, base_key="rotary_emb_base", share=0.25),
+        positions="rope", rope=r.rope(d // h, base_key="rotary_emb_base", share=("rotary_pct", 0.25)),
         activation=r.activation("hidden_act", "gelu"), tied=r("tie_word_embeddings", False),
         dropout=r("hidden_dropout", 0.0), attention_dropout=r("attention_dropout", 0.0),
     )  # fmt: skip
@@ -112,13 +114,21 @@ BLOOM = pairs("transformer.h.{}", """
 
 
 def mpt(r):
-    d, attention = r.number("d_model", 2048), r("attn_config", {})
+    d, attention = r.number("d_model", 2048), Reader(r("attn_config", {}))
+    # what MPT's own code honours, and the reference passes over
+    for reader, only in (r, dict(no_bias=True, logit_scale=None, expansion_ratio=4)), (attention, dict(
+            alibi=True, alibi_bias_max=8, qk_ln=False, prefix_lm=False, attn_uses_sequence_id=False,
+            attn_type="multihead_attention")):  # fmt: skip
+        for key, value in only.items():
+            reader.refuse(key, value)
+    r.problems += attention.problems
     return Config(
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("n_layers", 24),
         n_heads=r.number("n_heads", 16), d_ff=4 * d, max_positions=r.number("max_seq_len", 2048),
         norm_eps=r("layer_norm_epsilon", 1e-5), norm_bias=False, attention_bias="", ffn_bias=False,
-        positions="alibi", scale=attention.get("softmax_scale"), clip_qkv=attention.get("clip_qkv"),
+        positions="alibi", scale=attention("softmax_scale"), clip_qkv=attention("clip_qkv"),
         activation="gelu", tied=r("tie_word_embeddings", True),
+        **dict.fromkeys(("dropout", "attention_dropout"), attention("attn_pdrop", 0.0)),
     )  # fmt: skip
 
 
@@ -199,13 +209,17 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def gemma(r, **other):
+    """Gemma 1 means the tanh form by "gelu"; the others say it in another key, `hidden_activation`."""
+    r.refuse("use_bidirectional_attention", False)
     r.assume(
         vocab_size=256000, hidden_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16,
         head_dim=256, intermediate_size=24576, max_position_embeddings=8192,
     )  # fmt: skip
     d = r.number("hidden_size", 3072)
-    switches = dict(norm="rms_plus_one", tied=r("tie_word_embeddings", True), activation="gelu_tanh",
-                    embedding_scale=math.sqrt(d))  # fmt: skip
+    if "activation" not in other:
+        named = r.activation("hidden_act", "gelu_pytorch_tanh")
+        other["activation"] = "gelu_tanh" if named == "gelu" else named
+    switches = dict(norm="rms_plus_one", tied=r("tie_word_embeddings", True), embedding_scale=math.sqrt(d))
     return llama(r, **(switches | other))
 
 
@@ -221,7 +235,8 @@ def gemma2(r, **other):
     switches = dict(
         norm_place="sandwich", scale=scalar**-0.5,
         softcap=r("attn_logit_softcapping"), logit_softcap=r("final_logit_softcapping"),
-        activation=r.activation("hidden_activation", "gelu_pytorch_tanh"), **windows(r, r.window(4096), lambda i: i % 2 == 0),
+        activation=r.activation("hidden_activation", "gelu_pytorch_tanh"),
+        **windows(r, r.window(4096), lambda i: i % 2 == 0),
     )  # fmt: skip
     return gemma(r, **(switches | other))
 
@@ -240,7 +255,7 @@ def gemma3(r):
         attn_logit_softcapping=None, final_logit_softcapping=None,
     )  # fmt: skip
     every = r.number("sliding_window_pattern", 6)
-    r.refuse("use_bidirectional_attention", False)
+    r.refuse("attn_logit_softcapping", None)  # the reference reads it and does not use it
     d_head = r.number("head_dim")
     return gemma2(
         r, qk_norm="head", **windows(r, r.window(4096), lambda i: (i + 1) % every),
@@ -326,8 +341,12 @@ FUSED = ("query", "key", "value", "gate", "up")
 
 def phi3(r):
     r.assume(vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
-             rms_norm_eps=1e-5)  # fmt: skip
-    return llama(r, attention_bias="", ffn_bias=False, window=r.window())
+             rms_norm_eps=1e-5, original_max_position_embeddings=4096)  # fmt: skip
+    d_head = r.number("head_dim", r.number("hidden_size") // r.number("num_attention_heads", 32))
+    rope = r.rope(d_head, share=("partial_rotary_factor", 1.0))
+    if rope.scaling not in ("default", "longrope"):
+        r.problem("unknown", "rope_type", rope.scaling, "known: default, longrope")
+    return llama(r, attention_bias="", ffn_bias=False, window=r.window(), rope=rope)
 
 
 PHI3 = [pair for pair in LLAMA if pair.ours[0].rpartition(".")[2] not in FUSED] + pairs("model.layers.{}", """

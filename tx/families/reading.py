@@ -67,47 +67,52 @@ class Reader:
             self.problem("unknown", key, value, f"known: {', '.join(sorted(ACTIVATION_NAMES))}")
         return ACTIVATION_NAMES.get(value, "gelu")
 
-    def rope(self, width, base=10000.0, layer_type=None, base_key="rope_theta", share=1.0):
+    def rope(self, width, base=10000.0, kind=None, base_key="rope_theta", share=None):
         """Rotary positions, in the new spelling (`rope_parameters`) or the old ones.
 
-        width: features of a head; the share that turns is in the file. layer_type: where the file
-        nests parameters by kind of layer. base_key: where old files keep this kind's base. share: of
-        the features that turns unless the file says so.
+        width: features of a head. kind: of layer, where the file nests parameters by it. base_key: where old
+        files keep the base. share: (old key, default) of the share of features that turns; None = all do.
         """
         new, old = self("rope_parameters", {}), self("rope_scaling", {})
         nested = [key for key, value in new.items() if isinstance(value, dict)]
-        if new and bool(nested) != (layer_type is not None) or set(nested) - LAYER_TYPES:
-            expected = f"{sorted(LAYER_TYPES)}, each with its own" if layer_type else "the same for all layers"
+        if new and bool(nested) != (kind is not None) or set(nested) - LAYER_TYPES:
+            expected = f"{sorted(LAYER_TYPES)}, each with its own" if kind else "the same for all layers"
             self.problem("config", "rope_parameters", new, f"expected {expected}")
             new = {}
-        if nested:
-            new = new.get(layer_type) or {}
-        old = {} if base_key == "rope_local_base_freq" else old
-        given = Reader({**old, **new})
-        kind = given("rope_type", given("type", "default"))
-        if kind not in SCALINGS:
-            self.problem("unknown", "rope_type", kind, f"known: {', '.join(SCALINGS)}")
-        share = given("partial_rotary_factor", self("partial_rotary_factor", self("rotary_pct", share)))
+        if kind is None:
+            given = top = Reader(old or new)  # as the reference, which reads one of the two
+        else:
+            top, own = Reader(new), new.get(kind) or {} if new else {"rope_type": "default"}
+            given = Reader(own if base_key == "rope_local_base_freq" else own | old)
+        scaling = given("rope_type", given("type", "default"))
+        if scaling not in SCALINGS:
+            self.problem("unknown", "rope_type", scaling, f"known: {', '.join(SCALINGS)}")
+        if given("factor") is None and scaling in ("linear", "dynamic", "llama3", "yarn"):
+            self.problem("missing", "factor", None, f"expected how many times longer {scaling!r} makes texts")
+        if share is None:
+            self.refuse("partial_rotary_factor", 1.0)
+            given.refuse("partial_rotary_factor", 1.0)
+        else:
+            width = int(width * given("partial_rotary_factor", self(*share)))
         longest = self.number("max_position_embeddings", 2048)
-        trained = self.number("original_max_position_embeddings", longest)
-        original = longest if kind == "dynamic" else given.number("original_max_position_embeddings", trained)
-        factor = given("factor", longest / original)
-        if kind == "longrope" and self("original_max_position_embeddings") is not None:
-            factor = longest / original
-        magnitude = given("attention_factor")
-        mscale, mscale_all = given("mscale", 0.0), given("mscale_all_dim", 0.0)
-        if kind == "yarn" and magnitude is None and mscale and mscale_all and factor > 0:
-            over, under = (0.1 * m * math.log(factor) + 1.0 for m in (mscale, mscale_all))
-            magnitude = over / under
+        original = given.number("original_max_position_embeddings", longest)
+        if scaling == "dynamic":
+            original = longest
+        elif kind is None:  # what stands outside counts
+            original = self.number("original_max_position_embeddings", original)
         values = dict(
-            base=given("rope_theta", self(base_key, float(base))), width=int(width * share), scaling=kind,
-            factor=factor, original=original,
+            base=given("rope_theta", self(base_key, float(base))), width=width, scaling=scaling,
+            factor=given("factor", longest / original), original=original,
             beta_fast=given("beta_fast", 32.0) or 32.0, beta_slow=given("beta_slow", 1.0) or 1.0,
-            truncate=given("truncate", True), low_freq_factor=given("low_freq_factor", 1.0),
+            truncate=top("truncate", True), low_freq_factor=given("low_freq_factor", 1.0),
             high_freq_factor=given("high_freq_factor", 4.0), short_factor=tuple(given("short_factor", [])),
-            long_factor=tuple(given("long_factor", [])), magnitude=magnitude,
+            long_factor=tuple(given("long_factor", [])), magnitude=given("attention_factor"),
         )  # fmt: skip
-        self.problems += [line for line in given.problems if line not in self.problems]
+        over, under = given("mscale", 0.0), given("mscale_all_dim", 0.0)
+        if scaling == "yarn" and values["magnitude"] is None and over and under and values["factor"] > 1:
+            grown = 0.1 * math.log(values["factor"])
+            values["magnitude"] = (grown * over + 1.0) / (grown * under + 1.0)
+        self.problems = list(dict.fromkeys(self.problems + given.problems + top.problems))
         return Rope(base=1e4, width=2) if self.problems else Rope(**values)  # refused all the same
 
 
