@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from .families import FAMILIES, Reader
-from .families.weights import expand
+from .families.writing import own_words, written
 from .files.errors import CheckpointError, shown
 from .files.packaged import locate
 from .files.safetensors import SafeTensors
@@ -113,29 +113,46 @@ def build(values, where="this config"):
 
 
 def save(model, folder):
-    """Write `config.json` and `model.safetensors`, which the reference loads too.
+    """Write `config.json` and `model.safetensors`, from which `load` makes the same model.
+
+    `transformers` loads them, too, where the model came from a file, and where it was made from a `Config` that
+    a family can express; other models are written in our own words, `"model_type": "tx_decoder"` and the like.
 
     Other files of the folder stay as they are. The tokenizer is another object, with a `save` of its own:
     `load_tokenizer(source).save(folder)`, after which the folder has all that `python -m tx chat` needs.
 
     Raises:
-        ValueError: the model was not made from a `config.json` (`tx.load` or `tx.checkpoints.build`), has no
-            values, or has parameters that its family has no name for, as after `tx.fuse`; the folder is none,
-            is a file, or holds weights of other names, which would be loaded with these.
+        ValueError: the model is none of `Decoder`, `Encoder` and `EncoderDecoder`, has no values, or has
+            parameters that its family has no name for, as after `tx.fuse`; the folder is none, is a file, or
+            holds weights of other names, which would be loaded with these.
     """
     from safetensors.torch import save_file
 
-    values = getattr(model, "source_config", None)
-    if values is None:
-        raise ValueError("this model has no config.json: make it with tx.load or tx.checkpoints.build.")
     _check_place(folder)
-    folder = Path(folder)
+    folder, values = Path(folder), describe(model)
     tensors = named_as_in_files(model)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps({**values, "dtype": dtype}, indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+def describe(model):
+    """The `config.json` of a model: the one it came from, a family's that reads back as its `Config`, or our own.
+
+    Raises:
+        ValueError: the model is none that `load` could make.
+    """
+    if hasattr(model, "source_config"):
+        return model.source_config
+    kinds = {kind: family for kind, family in FAMILIES.items() if family.model is type(model)}
+    for kind, family in kinds.items():
+        write = own_words if family.weights is None else written
+        values = write(kind, family, model.config)
+        if values is not None:
+            return values
+    raise ValueError(f"a {type(model).__name__} cannot be saved: expected a Decoder, Encoder or EncoderDecoder.")
 
 
 def named_as_in_files(model):
@@ -146,11 +163,11 @@ def named_as_in_files(model):
     Raises:
         ValueError: parameters that the family has no name for, as after `tx.fuse`, or that have no values.
     """
-    values, state = model.source_config, model.state_dict()
+    values, state = describe(model), model.state_dict()
     if any(tensor.is_meta for tensor in state.values()):
         raise ValueError("this model has no values, as after tx.checkpoints.build: give it some with to_empty.")
     tensors, written = {}, set()
-    for theirs, ours, pair in expand(FAMILIES[values["model_type"]].names(values), state, model.config):
+    for theirs, ours, pair in FAMILIES[values["model_type"]].names(values, model):
         again = any(state[name].data_ptr() in written for name in ours)
         if again and model.config.tied:
             continue
@@ -268,7 +285,7 @@ def _odd_numbers(name, tensor, dtype):
 def _match(model, tensors):
     """Entries of the family for this model, what is a copy of what, and {name: the file's name of it}."""
     family = FAMILIES[tensors.config["model_type"]]
-    entries = expand(family.names(tensors.config), model.state_dict(), model.config)
+    entries = family.names(tensors.config, model)
     wanted = {theirs for theirs, _, _ in entries}
     found = {_as_wanted(name, wanted | family.copies.keys(), family.prefixes): name for name in tensors.names}
     copies = {copy: of for copy, of in family.copies.items()

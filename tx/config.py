@@ -169,6 +169,7 @@ def _check_config(c):
         "bucket_distance = 0: positions = 'deberta' tell no two distances apart.":
             c.positions == "deberta" and not c.bucket_distance,
         f"d_model = {c.d_model}: expected that of the encoder, too.": (c.encoder or c).d_model != c.d_model,
+        "encoder: it has an encoder of its own.": c.encoder and c.encoder.encoder,
     })  # fmt: skip
 
 

@@ -163,9 +163,10 @@ def _yarn(rope, frequencies):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.width - 1)
     pairs = torch.arange(len(frequencies)).to(frequencies)  # (d_half,)
-    slow = ((pairs - low) / ((high - low) or 0.001)).clamp(0, 1)  # (d_half,)
+    slow = ((pairs - low) / (high - low or 0.001)).clamp(0, 1)  # (d_half,)
     mixed = frequencies / rope.factor * slow + frequencies * (1 - slow)  # (d_half,)
-    return mixed, rope.magnitude or 0.1 * math.log(max(rope.factor, 1)) + 1.0
+    paper = 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
+    return mixed, rope.magnitude or paper
 
 
 def _llama3(rope, frequencies):

@@ -12,6 +12,8 @@ from ..encoder import Encoder
 from ..encoder_decoder import EncoderDecoder
 from . import decoders, encoder_decoders, encoders
 from .reading import Reader
+from .weights import Pair, expand
+from .writing import own_config
 
 __all__ = ["FAMILIES", "Family", "Reader"]
 
@@ -20,8 +22,8 @@ __all__ = ["FAMILIES", "Family", "Reader"]
 class Family:
     """One entry.
 
-    config: `Reader` -> `Config`. weights: pairs of names, or a function of the file that gives them.
-    model: the class that is built.
+    config: `Reader` -> `Config`. weights: pairs of names, or a function of the file that gives them; None
+    where the file has ours. model: the class that is built.
     prefixes: what some files put before, or leave out of, their names.
     copies: names of what the reference ties to another, or computes: {name: the other's name, or a function
     of the shape}. A file's tensor of such a name must be equal, and may stand in for the other.
@@ -29,15 +31,18 @@ class Family:
     """
 
     config: Callable
-    weights: list | Callable
+    weights: list | Callable | None
     model: type = Decoder
     prefixes: tuple[str, ...] = ()
     copies: Mapping = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
-    def names(self, values):
-        """The pairs of names for a checkpoint with this `config.json`."""
-        return self.weights(values) if callable(self.weights) else self.weights
+    def names(self, values, model):
+        """[(file name, [our names], pair)] of a model's parameters in a file with this `config.json`."""
+        if self.weights is None:  # what two modules share has one name
+            return [(name, [name], Pair(name, (name,))) for name, _ in model.named_parameters()]
+        entries = self.weights(values) if callable(self.weights) else self.weights
+        return expand(entries, model.state_dict(), model.config)
 
 
 # Heads for other tasks; and beside an untied head a bias that the reference has and does not use.
@@ -84,4 +89,8 @@ FAMILIES = {
     "marian": Family(encoder_decoders.marian, encoder_decoders.BART, EncoderDecoder, ("model.",),
                      {**BART_COPIES, **SINUSOIDS}),
     "whisper": Family(encoder_decoders.whisper, encoder_decoders.WHISPER, EncoderDecoder, ("model.",)),
+    # models that are of no family, made from a `Config`
+    "tx_decoder": Family(own_config, None, Decoder),
+    "tx_encoder": Family(own_config, None, Encoder),
+    "tx_encoder_decoder": Family(own_config, None, EncoderDecoder),
 }  # fmt: skip

@@ -9,14 +9,16 @@ from ..files.errors import shown
 class Reader:
     """A `config.json` that collects what is wrong with it.
 
-    values: the file's dictionary. problems: one line each, "kind  key = value   expectation".
+    values: the file's dictionary. problems: one line each, "kind  key = value   expectation". asked: its keys
+    that were read, missing ones, too.
     """
 
     def __init__(self, values):
-        self.values, self.problems = values, []
+        self.values, self.problems, self.asked = values, [], set()
 
     def __call__(self, key, default=None):
         """The value of a key; a missing key or null gives the default. Another type than its is a problem."""
+        self.asked.add(key)
         value = self.values.get(key)
         if value is None:
             return default
@@ -41,6 +43,7 @@ class Reader:
 
         Layers and experts are objects even without memory for their weights, so there is a limit.
         """
+        self.asked.add(key)
         value = self.values.get(key)
         value = default if value is None else value
         most = 1000 if "layer" in key or "expert" in key else 2**31 - 1
@@ -52,6 +55,7 @@ class Reader:
 
     def window(self, default=None):
         """`sliding_window`, a positive whole number; null, or neither in the file nor a default, is None."""
+        self.asked.add("sliding_window")
         given = self.values.get("sliding_window", default)
         return None if given is None else self.number("sliding_window", default)
 
@@ -101,19 +105,21 @@ class Reader:
         elif kind is None:  # what stands outside counts
             original = self.number("original_max_position_embeddings", original)
         values = dict(
-            base=given("rope_theta", self(base_key, float(base))), width=width, scaling=scaling,
-            factor=given("factor", longest / original), original=original,
+            factor=given("factor", longest / original), original=original, truncate=top("truncate", True),
             beta_fast=given("beta_fast", 32.0) or 32.0, beta_slow=given("beta_slow", 1.0) or 1.0,
-            truncate=top("truncate", True), low_freq_factor=given("low_freq_factor", 1.0),
-            high_freq_factor=given("high_freq_factor", 4.0), short_factor=tuple(given("short_factor", [])),
-            long_factor=tuple(given("long_factor", [])), magnitude=given("attention_factor"),
+            low_freq_factor=given("low_freq_factor", 1.0), high_freq_factor=given("high_freq_factor", 4.0),
+            short_factor=tuple(given("short_factor", [])), long_factor=tuple(given("long_factor", [])),
+            magnitude=given("attention_factor"),
         )  # fmt: skip
         over, under = given("mscale", 0.0), given("mscale_all_dim", 0.0)
-        if scaling == "yarn" and values["magnitude"] is None and over and under and values["factor"] > 1:
+        if values["magnitude"] is None and over and under and values["factor"] > 1:
             grown = 0.1 * math.log(values["factor"])
             values["magnitude"] = (grown * over + 1.0) / (grown * under + 1.0)
+        base = given("rope_theta", self(base_key, float(base)))
         self.problems = list(dict.fromkeys(self.problems + given.problems + top.problems))
-        return Rope(base=1e4, width=2) if self.problems else Rope(**values)  # refused all the same
+        if self.problems:
+            return Rope(base=1e4, width=2)  # refused all the same
+        return Rope(base, width, scaling, **{name: values[name] for name in SCALINGS[scaling]})
 
 
 def _is_whole(value):
@@ -129,7 +135,14 @@ TYPES = {  # of a default: what a value must be, in code and in words
     dict: (lambda value: isinstance(value, dict), "a dictionary"),
 }
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+SCALINGS = {  # of rope, with what each reads
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor", "original"),
+    "yarn": ("factor", "original", "beta_fast", "beta_slow", "truncate", "magnitude"),
+    "llama3": ("factor", "original", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("factor", "original", "short_factor", "long_factor", "magnitude"),
+}
 ACTIVATION_NAMES = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu",
