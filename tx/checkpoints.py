@@ -97,6 +97,8 @@ def build(values, where="this config"):
     family, reader = FAMILIES[kind], Reader(values)
     try:
         config = family.config(reader)
+        if config.causal:
+            reader.refuse("is_causal", True)  # the reference asks in every family
         if config.n_layers * config.n_experts > MOST_EXPERTS:
             reader.problem("config", "layers times experts", config.n_layers * config.n_experts,
                            f"expected at most {MOST_EXPERTS}")  # fmt: skip

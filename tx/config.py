@@ -160,9 +160,9 @@ def _check_config(c):
         f"experts_per_token = {c.experts_per_token}: expected 1 … n_experts = {c.n_experts}.":
             c.n_experts and not 0 < c.experts_per_token <= c.n_experts,
         f"layer_kinds = {c.layer_kinds}: expected as many as n_layers = {c.n_layers}.":
-            len(c.layer_types) != c.n_layers,
+            c.layer_kinds is not None and len(c.layer_kinds) != c.n_layers,
         "window = None: there are layers with a window, how wide is it?":
-            "window" in c.layer_types and not c.window,
+            "window" in (c.layer_kinds or ()) and not c.window,
         "rope = None: positions = 'rope' needs a Rope.": c.positions == "rope" and not c.rope,
         f"rope: width = {max(ropes, default=0)} features are to turn, a head has {c.d_head}.":
             max(ropes, default=0) > c.d_head,

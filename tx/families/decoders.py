@@ -9,7 +9,12 @@ from .weights import pairs
 # ── learned positions, LayerNorm ─────────────────────────────────────────────────────────────────
 
 
+GPT_NAMES = dict(hidden_size="n_embd", max_position_embeddings="n_positions", num_attention_heads="n_head",
+                 num_hidden_layers="n_layer")  # fmt: skip
+
+
 def openai_gpt(r):
+    r.alias(**GPT_NAMES)
     d = r.number("n_embd", 768)
     return Config(
         vocab_size=r.number("vocab_size", 40478), d_model=d, n_layers=r.number("n_layer", 12),
@@ -38,6 +43,7 @@ OPENAI_GPT = pairs("transformer.h.{}", """
 
 
 def gpt2(r):
+    r.alias(**GPT_NAMES)
     d = r.number("n_embd", 768)
     r.refuse("add_cross_attention", False)
     return Config(
@@ -87,11 +93,11 @@ GPT_NEOX = pairs("gpt_neox.layers.{}", """
 
 
 def bloom(r):
+    r.alias(num_attention_heads="n_head", num_hidden_layers="n_layer")
     d = r.number("hidden_size", r("n_embed", 64))
     return Config(
         vocab_size=r.number("vocab_size", 250880), d_model=d,
-        n_layers=r.number("n_layer", r("num_hidden_layers", 2)),
-        n_heads=r.number("n_head", r("num_attention_heads", 8)), d_ff=4 * d, max_positions=2**31 - 1,
+        n_layers=r.number("n_layer", 2), n_heads=r.number("n_head", 8), d_ff=4 * d, max_positions=2**31 - 1,
         norm_eps=r("layer_norm_epsilon", 1e-5), embedding_norm=True,
         residual_after_norm=r("apply_residual_connection_post_layernorm", False),
         positions="alibi", activation="gelu_tanh", tied=r("tie_word_embeddings", True),
@@ -114,6 +120,7 @@ BLOOM = pairs("transformer.h.{}", """
 
 
 def mpt(r):
+    r.alias(hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers")
     d, attention = r.number("d_model", 2048), Reader(r("attn_config", {}))
     # what MPT's own code honours, and the reference passes over
     for reader, only in (r, dict(no_bias=True, logit_scale=None, expansion_ratio=4)), (attention, dict(
@@ -286,6 +293,7 @@ def qwen3(r):
 
 
 def mixtral(r):
+    r.alias(num_experts="num_local_experts")
     r.assume(
         intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5,
         rope_theta=1e6,

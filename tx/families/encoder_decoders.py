@@ -13,6 +13,8 @@ from .weights import pairs
 
 def t5(r, scaled=None):
     """T5, v1.1 and FLAN: they differ in the feed-forward and in the scale before the head."""
+    r.alias(hidden_size="d_model", num_attention_heads="num_heads", num_hidden_layers="num_layers",
+            head_dim="d_kv")  # fmt: skip
     d, kind = r.number("d_model", 512), r("feed_forward_proj", "relu")
     name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
     if name not in ACTIVATION_NAMES:
@@ -78,6 +80,8 @@ def t5_names(values):
 
 def bart(r, **other):
     """BART; Marian and Whisper say in `other` where they differ."""
+    r.alias(hidden_size="d_model", num_attention_heads="encoder_attention_heads",
+            num_hidden_layers="encoder_layers")  # fmt: skip
     d = r.number("d_model", 1024)
     shared = dict(
         vocab_size=r.number("vocab_size", 50265), d_model=d,
@@ -111,6 +115,7 @@ def sinusoids(shape):
 
 def whisper(r):
     sides = ("encoder", "decoder")
+    r.alias(num_key_value_heads="encoder_attention_heads")
     r.assume(
         vocab_size=51865, d_model=384, dropout=0.0, **{f"{side}_layers": 4 for side in sides},
         **{f"{side}_attention_heads": 6 for side in sides}, **{f"{side}_ffn_dim": 1536 for side in sides},

@@ -198,6 +198,9 @@ def modernbert(r):
     r.assume(max_position_embeddings=8192)
     d, h = r.number("hidden_size", 768), r.number("num_attention_heads", 12)
     d_head, every = d // h, r.number("global_attn_every_n_layers", 3)
+    r.refuse("head_dim", d_head)
+    if r.values.get("sliding_window") is not None:
+        r.problem("switch", "sliding_window", r.values["sliding_window"], "expected local_attention to say it")
     return Config(
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("num_hidden_layers", 22),
         n_heads=h, d_ff=r.number("intermediate_size", 1152),

@@ -38,6 +38,11 @@ class Reader:
         """What this family means by a key that its file leaves out; null stays null."""
         self.values = {**values, **self.values}
 
+    def alias(self, **names):
+        """Other names of keys, which the reference prefers: other = key."""
+        given = {key: self.values[other] for other, key in names.items() if self.values.get(other) is not None}
+        self.values = {**self.values, **given}
+
     def number(self, key, default=None):
         """A positive whole number; anything else is a problem.
 
@@ -91,8 +96,9 @@ class Reader:
         scaling = given("rope_type", given("type", "default"))
         if scaling not in SCALINGS:
             self.problem("unknown", "rope_type", scaling, f"known: {', '.join(SCALINGS)}")
-        if given("factor") is None and scaling in ("linear", "dynamic", "llama3", "yarn"):
-            self.problem("missing", "factor", None, f"expected how many times longer {scaling!r} makes texts")
+        for key in ("factor", "low_freq_factor", "high_freq_factor") if scaling != "longrope" else ():
+            if key in SCALINGS.get(scaling, ()) and given(key) is None:
+                self.problem("missing", key, None, f"expected a number, which rope_type = {scaling!r} needs")
         if share is None:
             self.refuse("partial_rotary_factor", 1.0)
             given.refuse("partial_rotary_factor", 1.0)

@@ -123,9 +123,9 @@ def own_words(kind, family, config):
 
 def own_config(r):
     """`Config` from such a file."""
-    for name in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "max_positions"):
-        r.number(name)
     given: dict[str, Any] = _tuples(r.values)
+    for name in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "max_positions"):
+        given[name] = r.number(name)
     for name in given.keys() & {"rope", "rope_window"}:
         given[name] = Rope(**_tuples(r(name, {})))
     if "encoder" in given:
