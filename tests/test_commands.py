@@ -244,7 +244,7 @@ def test_params_of_a_config_alone(tx, tmp_path, config, total, note):
 
 @pytest.mark.parametrize("values,message", [
     ({"model_type": "mamba"}, "unknown model_type = 'mamba', known: albert"),
-    ({"num_attention_heads": 33}, "config n_kv_heads = 8 does not divide n_heads = 33."),
+    ({"num_attention_heads": 33}, "config kv_heads = 8 does not divide n_heads = 33."),
     ({"num_hidden_layers": -2}, "config num_hidden_layers = -2, expected a positive whole number"),
     ({"hidden_size": "4096"}, "hidden_size = '4096'   expected a positive whole number"),  # and what follows
 ])  # fmt: skip

@@ -308,6 +308,14 @@ def test_a_model_of_no_family_is_saved_in_our_own_words(name, tied, tmp_path):
     assert count(again) == count(model)
 
 
+@pytest.mark.parametrize("switches", [{}, {"positions": "alibi"}])
+def test_a_parameter_that_no_model_would_have_is_not_lost(switches, tmp_path):
+    model = Decoder(dataclasses.replace(CONFIG, **switches))
+    model.stack.odd = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="2 parameters have no name in a file of .*, the first is stack.odd"):
+        save(model, tmp_path)
+
+
 def test_a_module_that_is_no_model_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="a Linear cannot be saved: expected a Decoder, Encoder or"):
         save(torch.nn.Linear(2, 2), tmp_path)
@@ -393,7 +401,8 @@ def test_the_sinusoids_in_a_file_are_sinusoids(tmp_path):
     # other names of a key, which win
     ("openai-gpt", {"num_attention_heads": 8}), ("gpt2", {"num_attention_heads": 2}),
     ("bloom", {"num_attention_heads": 8}), ("mpt", {"num_attention_heads": 8}),
-    ("bart", {"num_attention_heads": 2}), ("marian", {"num_attention_heads": 8}), ("t5", {"head_dim": 6, "d_kv": 3, "num_attention_heads": 4}),
+    ("bart", {"num_attention_heads": 2}), ("marian", {"num_attention_heads": 8}),
+    ("t5", {"head_dim": 6, "d_kv": 3, "num_attention_heads": 4}),
     # the older spelling of a rope counts where a file has both, and is the whole of it
     ("llama-3", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
     ("llama-3", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 70.0}),

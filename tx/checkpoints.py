@@ -168,15 +168,19 @@ def named_as_in_files(model):
     values, state = describe(model), model.state_dict()
     if any(tensor.is_meta for tensor in state.values()):
         raise ValueError("this model has no values, as after tx.checkpoints.build: give it some with to_empty.")
-    tensors, written = {}, set()
-    for theirs, ours, pair in FAMILIES[values["model_type"]].names(values, model):
-        again = any(state[name].data_ptr() in written for name in ours)
+    family = FAMILIES[values["model_type"]]
+    like = build(values) if family.weights is None else model  # our own names are those that `load` will make
+    tensors, saved = {}, set()
+    for theirs, ours, pair in family.names(values, like):
+        if not all(name in state for name in ours):
+            continue  # a part that this model does not have
+        again = any(state[name].data_ptr() in saved for name in ours)
         if again and model.config.tied:
             continue
-        written |= {state[name].data_ptr() for name in ours}
+        saved |= {state[name].data_ptr() for name in ours}
         tensor = pair.join([state[name] for name in ours], model.config.n_heads).contiguous()
         tensors[theirs] = tensor.clone() if again else tensor
-    left = [name for name, tensor in state.items() if tensor.data_ptr() not in written]
+    left = [name for name, tensor in state.items() if tensor.data_ptr() not in saved]
     if left:
         raise ValueError(
             f"{len(left)} parameters have no name in a file of {values['model_type']!r}, the first is {left[0]}. "
