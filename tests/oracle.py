@@ -63,6 +63,8 @@ DECODERS = {
                       | dict(max_position_embeddings=8)),
     "llama-yarn": ("Llama", "LlamaForCausalLM", _scaled(
         rope_type="yarn", factor=4.0, original_max_position_embeddings=16)),
+    "llama-yarn-shorter": ("Llama", "LlamaForCausalLM", _scaled(
+        rope_type="yarn", factor=0.5, original_max_position_embeddings=16)),
     "llama-longrope": ("Llama", "LlamaForCausalLM", _scaled(
         rope_type="longrope", factor=4.0, original_max_position_embeddings=16,
         short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[1.5, 2.0, 3.0, 4.0])),
@@ -71,6 +73,7 @@ DECODERS = {
     "mixtral": ("Mixtral", "MixtralForCausalLM", dict(LLAMA, num_local_experts=4, num_experts_per_tok=2)),
     "gemma": ("Gemma", "GemmaForCausalLM", dict(LLAMA, head_dim=12)),
     "gemma-mqa": ("Gemma", "GemmaForCausalLM", dict(LLAMA, head_dim=8, num_key_value_heads=1)),
+    "gemma-relu": ("Gemma", "GemmaForCausalLM", dict(LLAMA, head_dim=8, hidden_act="relu")),
     "gemma-2": ("Gemma2", "Gemma2ForCausalLM", dict(
         LLAMA, head_dim=12, sliding_window=4, query_pre_attn_scalar=10, attn_logit_softcapping=2.0,
         final_logit_softcapping=3.0)),
@@ -102,10 +105,14 @@ DECODERS = {
 ENCODERS = {
     "bert": ("Bert", "BertForMaskedLM", PLAIN),
     "bert-relu": ("Bert", "BertForMaskedLM", dict(PLAIN, hidden_act="relu", type_vocab_size=3)),
+    "bert-untied": ("Bert", "BertForMaskedLM", dict(PLAIN, tie_word_embeddings=False)),
     "roberta": ("Roberta", "RobertaForMaskedLM", PLAIN),
+    "roberta-untied": ("Roberta", "RobertaForMaskedLM", dict(PLAIN, tie_word_embeddings=False)),
     "roberta-pad-0": ("Roberta", "RobertaForMaskedLM", dict(PLAIN, pad_token_id=0, type_vocab_size=1)),
     "albert": ("Albert", "AlbertForMaskedLM", dict(PLAIN, embedding_size=16)),
     "albert-gelu": ("Albert", "AlbertForMaskedLM", dict(PLAIN, embedding_size=24, hidden_act="gelu")),
+    "albert-untied-equal-widths": ("Albert", "AlbertForMaskedLM", dict(
+        PLAIN, embedding_size=32, tie_word_embeddings=False)),
     "deberta": ("Deberta", "DebertaForMaskedLM", dict(DEBERTA, pos_att_type=["c2p", "p2c"])),
     "deberta-c2p": ("Deberta", "DebertaForMaskedLM", dict(
         DEBERTA, pos_att_type=["c2p"], max_relative_positions=5)),
@@ -125,6 +132,7 @@ ENCODER_DECODERS = {
     "t5": ("T5", "T5ForConditionalGeneration", T5),
     "t5-v1.1": ("T5", "T5ForConditionalGeneration", dict(
         T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "t5-gated-silu": ("T5", "T5ForConditionalGeneration", dict(T5, feed_forward_proj="gated-silu")),
     "mt5": ("MT5", "MT5ForConditionalGeneration", dict(T5, feed_forward_proj="gated-gelu", d_kv=8)),
     "mt5-odd-layers": ("MT5", "MT5ForConditionalGeneration", dict(T5, num_decoder_layers=1)),
     "bart": ("Bart", "BartForConditionalGeneration", dict(BART, scale_embedding=True)),

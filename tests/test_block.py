@@ -220,17 +220,3 @@ def test_gradients_of_a_block():
     x = vectors(1, 3, 4).double().requires_grad_()
     f = flow(c, 3)
     assert torch.autograd.gradcheck(lambda x, *_: b(x, f), (x, *b.parameters()), fast_mode=True)
-
-
-@pytest.mark.parametrize(("switches", "words"), [
-    ({"d_model": 13}, "d_model = 13 is not divisible by n_heads = 4"),
-    ({"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4"),
-    ({"layer_types": ("full",)}, "1 layer_types for n_layers = 2"),
-    ({"norm": "rmsnorm"}, "norm = 'rmsnorm': known are 'layer'"),
-    ({"positions": "rotary"}, "positions = 'rotary': known are"),
-    ({"n_experts": 2, "experts_per_token": 3}, "experts_per_token = 3: expected 1 … n_experts = 2"),
-    ({"n_experts": 2}, "experts_per_token = 0: expected 1"),
-])  # fmt: skip
-def test_bad_configs_are_named(switches, words):
-    with pytest.raises(ValueError, match=words):
-        config(**switches)

@@ -32,8 +32,8 @@ def test_padding_is_invisible():
 
 @torch.no_grad()
 def test_heads_are_their_formulas():
-    model = made(Encoder, config(**BERT, d_embedding=6, masked_head=True, masked_activation="relu", head_bias=True,
-                                 pooler=True))  # fmt: skip
+    model = made(Encoder, config(**BERT, d_embedding=6, masked_head=True, masked_activation="relu",
+                                 head_bias=True, pooler=True))  # fmt: skip
     segments = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
     x, head = model(TOKENS, segments=segments), model.masked_head
     expected = head.norm(head.dense(x).relu()) @ model.stack.embedding.weight.T + head.head.linear.bias

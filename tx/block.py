@@ -86,7 +86,7 @@ class Attention(nn.Module):
     def __init__(self, config, layer=0):
         super().__init__()
         c, bias = config, config.attention_bias
-        self.config, self.kind, self.d_head = c, c.layer_types[layer], c.d_head
+        self.config, self.kind, self.d_head = c, c.layer_types[layer], int(c.d_head)
         self.query = nn.Linear(c.d_model, c.n_heads * c.d_head, bias="q" in bias)
         self.key = nn.Linear(c.d_model, c.n_kv_heads * c.d_head, bias="k" in bias)
         self.value = nn.Linear(c.d_model, c.n_kv_heads * c.d_head, bias="v" in bias)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from .families import FAMILIES, Reader
-from .families.weights import expand
+from .families.writing import own_words, written
 from .files.errors import CheckpointError, shown
 from .files.packaged import locate
 from .files.safetensors import SafeTensors
@@ -97,6 +97,8 @@ def build(values, where="this config"):
     family, reader = FAMILIES[kind], Reader(values)
     try:
         config = family.config(reader)
+        if config.causal:
+            reader.refuse("is_causal", True)  # the reference asks in every family
         if config.n_layers * config.n_experts > MOST_EXPERTS:
             reader.problem("config", "layers times experts", config.n_layers * config.n_experts,
                            f"expected at most {MOST_EXPERTS}")  # fmt: skip
@@ -113,29 +115,46 @@ def build(values, where="this config"):
 
 
 def save(model, folder):
-    """Write `config.json` and `model.safetensors`, which the reference loads too.
+    """Write `config.json` and `model.safetensors`, from which `load` makes the same model.
+
+    `transformers` loads them, too, where the model came from a file, and where it was made from a `Config` that
+    a family can express; other models are written in our own words, `"model_type": "tx_decoder"` and the like.
 
     Other files of the folder stay as they are. The tokenizer is another object, with a `save` of its own:
     `load_tokenizer(source).save(folder)`, after which the folder has all that `python -m tx chat` needs.
 
     Raises:
-        ValueError: the model was not made from a `config.json` (`tx.load` or `tx.checkpoints.build`), has no
-            values, or has parameters that its family has no name for, as after `tx.fuse`; the folder is none,
-            is a file, or holds weights of other names, which would be loaded with these.
+        ValueError: the model is none of `Decoder`, `Encoder` and `EncoderDecoder`, has no values, or has
+            parameters that its family has no name for, as after `tx.fuse`; the folder is none, is a file, or
+            holds weights of other names, which would be loaded with these.
     """
     from safetensors.torch import save_file
 
-    values = getattr(model, "source_config", None)
-    if values is None:
-        raise ValueError("this model has no config.json: make it with tx.load or tx.checkpoints.build.")
     _check_place(folder)
-    folder = Path(folder)
+    folder, values = Path(folder), describe(model)
     tensors = named_as_in_files(model)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps({**values, "dtype": dtype}, indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+def describe(model):
+    """The `config.json` of a model: the one it came from, a family's that reads back as its `Config`, or our own.
+
+    Raises:
+        ValueError: the model is none that `load` could make.
+    """
+    if hasattr(model, "source_config"):
+        return model.source_config
+    kinds = {kind: family for kind, family in FAMILIES.items() if family.model is type(model)}
+    for kind, family in kinds.items():
+        write = own_words if family.weights is None else written
+        values = write(kind, family, model.config)
+        if values is not None:
+            return values
+    raise ValueError(f"a {type(model).__name__} cannot be saved: expected a Decoder, Encoder or EncoderDecoder.")
 
 
 def named_as_in_files(model):
@@ -146,18 +165,22 @@ def named_as_in_files(model):
     Raises:
         ValueError: parameters that the family has no name for, as after `tx.fuse`, or that have no values.
     """
-    values, state = model.source_config, model.state_dict()
+    values, state = describe(model), model.state_dict()
     if any(tensor.is_meta for tensor in state.values()):
         raise ValueError("this model has no values, as after tx.checkpoints.build: give it some with to_empty.")
-    tensors, written = {}, set()
-    for theirs, ours, pair in expand(FAMILIES[values["model_type"]].names(values), state, model.config):
-        again = any(state[name].data_ptr() in written for name in ours)
+    family = FAMILIES[values["model_type"]]
+    like = build(values) if family.weights is None else model  # our own names are those that `load` will make
+    tensors, saved = {}, set()
+    for theirs, ours, pair in family.names(values, like):
+        if not all(name in state for name in ours):
+            continue  # a part that this model does not have
+        again = any(state[name].data_ptr() in saved for name in ours)
         if again and model.config.tied:
             continue
-        written |= {state[name].data_ptr() for name in ours}
+        saved |= {state[name].data_ptr() for name in ours}
         tensor = pair.join([state[name] for name in ours], model.config.n_heads).contiguous()
         tensors[theirs] = tensor.clone() if again else tensor
-    left = [name for name, tensor in state.items() if tensor.data_ptr() not in written]
+    left = [name for name, tensor in state.items() if tensor.data_ptr() not in saved]
     if left:
         raise ValueError(
             f"{len(left)} parameters have no name in a file of {values['model_type']!r}, the first is {left[0]}. "
@@ -198,13 +221,17 @@ def _fill(model, tensors, where, dtype, device):
     """Give the model on the meta device its weights, after all of them have been checked."""
     values = tensors.config
     family = FAMILIES[values["model_type"]]
-    entries, wanted, found = _match(model, tensors)
+    entries, copies, found = _match(model, tensors)
     state, config = model.state_dict(), model.config
     head = next((ours[0] for _, ours, _ in entries if ours[0].endswith("head.linear.weight")), None)
+    wanted = {theirs for theirs, _, _ in entries} | copies.keys()
     extra = sorted(name for theirs, name in found.items() if theirs not in wanted)
     problems = [f"extra      {name}" for name in extra if not name.endswith(family.ignored)]
     same = sorted(set(tensors.names) - set(found.values()))
     problems += [f"twice      {name}   also without, or with, a prefix of {family.prefixes}" for name in same]
+    named = {id(model.get_parameter(name)) for _, ours, _ in entries for name in ours}
+    problems += [f"unnamed    {name}   this family's files have no name for it"
+                 for name, parameter in model.named_parameters() if id(parameter) not in named]  # fmt: skip
     loaded: dict[str, torch.Tensor] = {}
     for theirs, ours, pair in entries:
         expected = tuple(pair.join([state[name] for name in ours], config.n_heads).shape)
@@ -226,6 +253,10 @@ def _fill(model, tensors, where, dtype, device):
         if not problems:
             parts = pair.split(tensor, [state[name].shape[0] for name in ours], config.n_heads)
             loaded |= {name: part.to(device, dtype).contiguous() for name, part in zip(ours, parts, strict=True)}
+    for copy, of in copies.items():
+        if not _is_copy(tensors, found, copy, of):
+            source = found[of] if isinstance(of, str) else f"the {of.__name__}"
+            problems.append(f"differs    {found[copy]}   expected a copy of {source}, which the model reads")
     if problems:
         raise CheckpointError(refused, problems)
     embedding = next(name for name in loaded if name.endswith("embedding.weight"))
@@ -233,6 +264,16 @@ def _fill(model, tensors, where, dtype, device):
     model.load_state_dict(loaded, strict=False, assign=True)
     if tied:
         model.tie()
+
+
+def _is_copy(tensors, found, copy, of):
+    """Whether a tensor of the file is another one of it, or near what a function of its shape computes."""
+    tensor = tensors.get(found[copy])
+    if isinstance(of, str):
+        return torch.equal(tensor, tensors.get(found[of]))
+    if tensor.dtype not in FLOATS or tensor.dim() != 2:
+        return False
+    return torch.allclose(tensor.float(), of(tensor.shape), atol=4 * torch.finfo(tensor.dtype).eps)
 
 
 def _odd_numbers(name, tensor, dtype):
@@ -248,12 +289,18 @@ def _odd_numbers(name, tensor, dtype):
 
 
 def _match(model, tensors):
-    """Entries of the family for this model, all their names, and {name: the file's name of it}."""
+    """Entries of the family for this model, what is a copy of what, and {name: the file's name of it}."""
     family = FAMILIES[tensors.config["model_type"]]
-    entries = expand(family.names(tensors.config), model.state_dict(), model.config)
+    entries = family.names(tensors.config, model)
     wanted = {theirs for theirs, _, _ in entries}
-    found = {_as_wanted(name, wanted, family.prefixes): name for name in tensors.names}
-    return _keep_parts(model, entries, found), wanted, found
+    found = {_as_wanted(name, wanted | family.copies.keys(), family.prefixes): name for name in tensors.names}
+    copies = {copy: of for copy, of in family.copies.items()
+              if copy in found and copy not in wanted and (of in wanted or callable(of))}  # fmt: skip
+    for copy, of in list(copies.items()):
+        if of in wanted and of not in found:  # the copy is all there is
+            found[of] = found.pop(copy)
+            del copies[copy]
+    return _keep_parts(model, entries, found), copies, found
 
 
 def _keep_parts(model, entries, found):

@@ -5,7 +5,36 @@ A model is built from a `Config` and from nothing else; a family (chapter 10) is
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
+
+# A number's annotation says between which two it lies, both allowed, and what an error calls it.
+Size = Annotated[int, 1, math.inf, "a whole number, at least 1"]
+Count = Annotated[int, 0, math.inf, "a whole number, at least 0"]
+Above = Annotated[float, 1e-9, 1e9, "a number above 0, 1e-9 … 1e9"]
+Share = Annotated[float, 0, math.nextafter(1, 0), "a probability, at least 0 and below 1"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+
+
+class Follows:
+    """Marks a value that was not given: it follows from others, again after every `replace`."""
+
+
+class _Number(int, Follows):
+    pass
+
+
+class _Kinds(tuple, Follows):
+    pass
+
+
+FOLLOWS, FOLLOWING = _Number(), _Kinds()
+FOLLOWS_FROM = {
+    "n_kv_heads": lambda c: c.n_heads,
+    "d_head": lambda c: c.d_model // c.n_heads,
+    "d_embedding": lambda c: c.d_model,
+    "layer_types": lambda c: ("window" if c.window else "full",) * c.n_layers,
+}
 
 
 @dataclass(frozen=True)
@@ -13,28 +42,31 @@ class Rope:
     """How rotary positions turn queries and keys (chapter 4).
 
     base: θ; wavelengths grow from 2π to 2π·θ.
-    width: number of features of a head that turn (the first ones), d_k unless positions are partial.
-    scaling: "default", "linear", "dynamic", "yarn", "llama3" or "longrope", for longer texts than
-        `original` positions, the length of training.
+    width: number of features of a head that turn (the first ones), d_head unless positions are partial.
+    scaling: for texts longer than `original` positions, the length of training.
     factor: how many times longer.
     The rest belongs to single scalings and is named as in their papers.
+
+    Raises:
+        ValueError: a value that would make a frequency infinite, NaN or missing.
     """
 
-    base: float
-    width: int
-    scaling: str = "default"
-    factor: float = 1.0
-    original: int = 0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
+    base: Annotated[float, 1e-9, 1e15, "a number above 0, at most 1e15"]
+    width: Annotated[int, 2, math.inf, "an even number of features to turn, at least 2"]
+    scaling: Literal["default", "linear", "dynamic", "yarn", "llama3", "longrope"] = "default"
+    factor: Annotated[float, 1e-6, 1e6, "a number above 0, 1e-6 … 1e6"] = 1.0
+    original: Count = 0
+    beta_fast: Above = 32.0
+    beta_slow: Above = 1.0
     truncate: bool = True
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    short_factor: tuple[float, ...] = ()
-    long_factor: tuple[float, ...] = ()
-    magnitude: float | None = None  # of cos and sin; None = what the scaling's paper says
+    low_freq_factor: Above = 1.0
+    high_freq_factor: Above = 4.0
+    short_factor: tuple[Above, ...] = ()
+    long_factor: tuple[Above, ...] = ()
+    magnitude: Above | None = None  # of cos and sin; None = what the scaling's paper says
 
     def __post_init__(self):
+        _check_values(self, "rope: ")
         _check_rope(self)
 
 
@@ -42,27 +74,30 @@ class Rope:
 class Config:
     """The switches of a transformer, in groups; the comment beside a switch says what it does.
 
-    What is left at 0 or () is filled in at once, so `dataclasses.replace` keeps it: who changes n_layers
-    names layer_types=() again, who changes n_heads or d_model also n_kv_heads=0, d_head=0, d_embedding=0.
+    Four switches follow from others unless they are given, and go on following them: with
+    `dataclasses.replace(config, n_heads=8)` a multi-head model stays multi-head.
+
+    Raises:
+        ValueError: a value that its annotation does not allow, or values that contradict each other.
     """
 
     # ── size ──
-    vocab_size: int
-    d_model: int
-    n_layers: int
-    n_heads: int
-    d_ff: int
-    max_positions: int
-    n_kv_heads: int = 0  # 0 = n_heads: multi-head attention
-    d_head: int = 0  # 0 = d_model / n_heads
-    d_embedding: int = 0  # 0 = d_model; ALBERT embeds in fewer and projects
+    vocab_size: Size
+    d_model: Size
+    n_layers: Size
+    n_heads: Size
+    d_ff: Size
+    max_positions: Size
+    n_kv_heads: Size = FOLLOWS  # of keys and values; unless given n_heads: multi-head attention
+    d_head: Size = FOLLOWS  # unless given d_model / n_heads
+    d_embedding: Size = FOLLOWS  # unless given d_model; ALBERT gives one, and projects
     share_layers: bool = False  # ALBERT: one layer's weights, used n_layers times
 
     # ── norm ──
-    norm: str = "layer"  # "layer", "rms", "rms_plus_one" (Gemma: the weight is 1 + w)
-    norm_eps: float = 1e-5
+    norm: Literal["layer", "rms", "rms_plus_one"] = "layer"  # rms_plus_one: Gemma's weight is 1 + w
+    norm_eps: Annotated[float, 0, 1, "a number, 0 … 1"] = 1e-5
     norm_bias: bool = True
-    norm_place: str = "pre"  # "pre", "post", "sandwich" (Gemma 2), "output" (OLMo 2)
+    norm_place: Literal["pre", "post", "sandwich", "output"] = "pre"  # sandwich: Gemma 2, output: OLMo 2
     final_norm: bool = True
     embedding_norm: bool = False
     first_attention_norm: bool = True  # ModernBERT: layer 0 has none
@@ -70,25 +105,25 @@ class Config:
     parallel: bool = False  # NeoX: attention and feed-forward read the same x
 
     # ── attention ──
-    attention_bias: str = "qkvo"  # which projections have a bias
-    scale: float | None = None  # of the scores; None = 1/√d_head
+    attention_bias: Literal["qkvo", "qkv", "qvo", ""] = "qkvo"  # which projections have a bias
+    scale: Above | None = None  # of the scores; None = 1/√d_head
     scale_by_layer: bool = False  # GPT-2's switch: divide by the number of the layer, too
-    qk_norm: str = ""  # "", "head" (Qwen 3, Gemma 3), "full" (OLMo 2: over the whole width)
-    clip_qkv: float | None = None  # MPT: limit of the projections
-    softcap: float | None = None  # Gemma 2
+    qk_norm: Literal["", "head", "full"] = ""  # head: Qwen 3, Gemma 3; full: OLMo 2, over the whole width
+    clip_qkv: Above | None = None  # MPT: limit of the projections
+    softcap: Above | None = None  # Gemma 2
     sinks: bool = False  # gpt-oss
-    window: int | None = None  # keys seen, the query counted
-    layer_types: tuple[str, ...] = ()  # "full" or "window" for each layer; () = all alike
+    window: Size | None = None  # keys seen, the query counted
+    layer_types: tuple[Literal["full", "window"], ...] = FOLLOWING  # unless given all alike
     causal: bool = True
 
     # ── positions ──
-    positions: str = "learned"  # learned, sinusoidal, rope, alibi, t5, deberta, none
-    position_offset: int = 0  # BART 2; RoBERTa's is pad + 1
-    positions_skip_pad: int | None = None  # RoBERTa: id of the pad that is not counted
+    positions: Literal["learned", "sinusoidal", "rope", "alibi", "t5", "deberta", "none"] = "learned"
+    position_offset: Count = 0  # BART 2; RoBERTa's is pad + 1
+    positions_skip_pad: Count | None = None  # RoBERTa: id of the pad that is not counted
     rope: Rope | None = None
     rope_window: Rope | None = None  # of the layers with a window, where it differs
-    buckets: int = 0  # T5 and DeBERTa v2
-    bucket_distance: int = 0
+    buckets: Count = 0  # T5 and DeBERTa v2
+    bucket_distance: Count = 0
     content_position: bool = False  # DeBERTa's c2p
     position_content: bool = False  # DeBERTa's p2c
     share_position_projection: bool = False
@@ -96,137 +131,124 @@ class Config:
     norm_positions: bool = False
 
     # ── feed-forward ──
-    activation: str = "gelu_tanh"
+    activation: Activation = "gelu_tanh"
     gated: bool = False
     ffn_bias: bool = True
-    n_experts: int = 0  # mixture of experts
-    experts_per_token: int = 0
+    n_experts: Count = 0  # mixture of experts
+    experts_per_token: Count = 0
     norm_expert_weights: bool = True
 
     # ── embedding and head ──
-    embedding_scale: float | None = None  # √d_model for Gemma
-    n_segments: int = 0  # BERT's token types
+    embedding_scale: Above | None = None  # √d_model for Gemma
+    n_segments: Count = 0  # BERT's token types
     tied: bool = True
     head_bias: bool = False
-    head_scale: float | None = None  # T5: d_model ** -0.5, before the head
-    logit_softcap: float | None = None
+    head_scale: Above | None = None  # T5: d_model ** -0.5, before the head
+    logit_softcap: Above | None = None
     masked_head: bool = False  # BERT's head for masked tokens, and its bias and activation
     masked_head_bias: bool = True
-    masked_activation: str = ""  # "" = as in the feed-forward
+    masked_activation: Activation | None = None  # None = as in the feed-forward
     pooler: bool = False
 
     # ── two stacks ──
     encoder: "Config | None" = None
-    n_mels: int = 0  # Whisper's encoder hears instead of reading
+    n_mels: Count = 0  # Whisper's encoder hears instead of reading
 
     # ── training ──
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    ffn_dropout: float = 0.0
+    dropout: Share = 0.0
+    attention_dropout: Share = 0.0
+    ffn_dropout: Share = 0.0
 
     def __post_init__(self):
-        _check_sizes(self)
-        fill = object.__setattr__
-        fill(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
-        if not self.d_head and self.d_model % self.n_heads:
-            raise ValueError(
-                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}; d_head is not given."
-            )
-        fill(self, "d_head", self.d_head or self.d_model // self.n_heads)
-        fill(self, "d_embedding", self.d_embedding or self.d_model)
-        default = "window" if self.window else "full"
-        fill(self, "layer_types", self.layer_types or (default,) * self.n_layers)
-        if self.n_heads % self.n_kv_heads:
-            raise ValueError(f"n_kv_heads = {self.n_kv_heads} does not divide n_heads = {self.n_heads}.")
-        if self.n_experts and not 0 < self.experts_per_token <= self.n_experts:
-            raise ValueError(
-                f"experts_per_token = {self.experts_per_token}: expected 1 … n_experts = {self.n_experts}."
-            )
-        if len(self.layer_types) != self.n_layers:
-            raise ValueError(f"{len(self.layer_types)} layer_types for n_layers = {self.n_layers}.")
-        if set(self.layer_types) - {"full", "window"}:
-            raise ValueError(f"layer_types = {self.layer_types}: known are 'full' and 'window'.")
-        if "window" in self.layer_types and self.window is None:
-            raise ValueError("window = None: layer_types has layers with a window, how wide is it?")
-        for name, known in _KNOWN.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise ValueError(f"{name} = {value!r}: known are {', '.join(map(repr, known))}.")
+        _check_values(self)
+        for name, follow in FOLLOWS_FROM.items():
+            if not self.given(name):
+                kind = _Kinds if name == "layer_types" else _Number
+                object.__setattr__(self, name, kind(follow(self)))
+        _check_config(self)
+
+    def given(self, name):
+        """Whether a switch was given, and does not follow from others."""
+        value = getattr(self, name)
+        return value is not None and not isinstance(value, Follows)
 
 
-_SIZES = {
-    **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "max_positions"), 1),
-    **dict.fromkeys(("n_kv_heads", "d_head", "d_embedding", "position_offset", "buckets", "bucket_distance",
-                     "n_experts", "experts_per_token", "n_segments", "n_mels"), 0),
-}  # fmt: skip
-_ABOVE_ZERO = ("scale", "clip_qkv", "softcap", "embedding_scale", "head_scale", "logit_softcap")
-_SHARES = ("dropout", "attention_dropout", "ffn_dropout")
+def _check_config(c):
+    """What an annotation cannot say: values that contradict each other."""
+    ropes = [rope.width for rope in (c.rope, c.rope_window) if rope]
+    _refuse({
+        f"d_model = {c.d_model} is not divisible by n_heads = {c.n_heads}; d_head is not given.":
+            not c.given("d_head") and c.d_model % c.n_heads,
+        f"n_kv_heads = {c.n_kv_heads} does not divide n_heads = {c.n_heads}.": c.n_heads % c.n_kv_heads,
+        f"experts_per_token = {c.experts_per_token}: expected 1 … n_experts = {c.n_experts}.":
+            c.n_experts and not 0 < c.experts_per_token <= c.n_experts,
+        f"layer_types = {c.layer_types}: expected as many as n_layers = {c.n_layers}.":
+            len(c.layer_types) != c.n_layers,
+        "window = None: there are layers with a window, how wide is it?":
+            "window" in c.layer_types and not c.window,
+        "rope = None: positions = 'rope' needs a Rope.": c.positions == "rope" and not c.rope,
+        f"rope: width = {max(ropes, default=0)} features are to turn, a head has {c.d_head}.":
+            max(ropes, default=0) > c.d_head,
+        "bucket_distance = 0: positions = 'deberta' tell no two distances apart.":
+            c.positions == "deberta" and not c.bucket_distance,
+        f"d_model = {c.d_model}: expected that of the encoder, too.": (c.encoder or c).d_model != c.d_model,
+        "encoder: it has an encoder of its own.": c.encoder and c.encoder.encoder,
+    })  # fmt: skip
 
 
-def _is_number(x):
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+def _check_rope(r):
+    """What an annotation cannot say: which values a scaling needs."""
+    least = {"dynamic": 1, "yarn": 1, "llama3": 1, "longrope": 2}.get(r.scaling, 0)
+    pairs = r.width // 2
+    _refuse({
+        f"rope: width = {r.width}: expected an even number of features to turn.": r.width % 2,
+        f"rope: original = {r.original}: expected the length of training, at least {least}.": r.original < least,
+        f"rope: low_freq_factor = {r.low_freq_factor}: expected less than the high {r.high_freq_factor}.":
+            r.scaling == "llama3" and r.low_freq_factor >= r.high_freq_factor,
+        f"rope: base = {r.base}, width = {r.width}: {r.scaling!r} divides by zero.":
+            r.scaling == "yarn" and r.base == 1 or r.scaling == "dynamic" and pairs == 1,
+        f"rope: {len(r.short_factor)} short and {len(r.long_factor)} long factors: expected {pairs} of each.":
+            r.scaling == "longrope" and not len(r.short_factor) == len(r.long_factor) == pairs,
+    })  # fmt: skip
 
 
-def _check_sizes(config):
-    """Whole numbers, positive numbers, shares and switches are what they should be."""
-    for name, least in {**_SIZES, "window": 1}.items():
-        value = getattr(config, name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (whole and value >= least or name == "window" and value is None):
-            raise ValueError(f"{name} = {value!r}: expected a whole number, at least {least}.")
-    for name in _ABOVE_ZERO:
-        value = getattr(config, name)
-        if value is not None and not (_is_number(value) and 1e-9 <= value <= 1e9):
-            raise ValueError(f"{name} = {value!r}: expected a number above 0, 1e-9 … 1e9, or None.")
-    if not (_is_number(config.norm_eps) and 0 <= config.norm_eps <= 1):
-        raise ValueError(f"norm_eps = {config.norm_eps!r}: expected a number, 0 … 1.")
-    for name in _SHARES:
-        if not (_is_number(getattr(config, name)) and 0 <= getattr(config, name) < 1):
-            raise ValueError(f"{name} = {getattr(config, name)!r}: expected a probability, 0 <= {name} < 1.")
-    for field in fields(config):
-        if isinstance(field.default, bool) and not isinstance(getattr(config, field.name), bool):
-            raise ValueError(f"{field.name} = {getattr(config, field.name)!r}: expected True or False.")
-    if config.positions == "rope" and config.rope is None:
-        raise ValueError("rope = None: positions = 'rope' needs a Rope.")
-    d_head = config.d_head or config.d_model // config.n_heads
-    for name in ("rope", "rope_window"):
-        rope = getattr(config, name)
-        if rope is not None and rope.width > d_head:
-            raise ValueError(f"{name}: width = {rope.width} features are to turn, a head has d_head = {d_head}.")
+def _refuse(problems):
+    """problems: {message: whether it holds}."""
+    for message, holds in problems.items():
+        if holds:
+            raise ValueError(message)
 
 
-def _check_rope(rope):
-    """What would make a frequency infinite, NaN or missing is refused."""
-    limits = {"base": 1e15, "factor": 1e6, "beta_fast": 1e6, "beta_slow": 1e6}
-    for name, most in limits.items():
-        value = getattr(rope, name)
-        if not (_is_number(value) and 0 < value <= most):
-            raise ValueError(f"rope: {name} = {value!r}, expected a number above 0, at most {most:g}.")
-    if not isinstance(rope.width, int) or rope.width < 2 or rope.width % 2:
-        raise ValueError(f"rope: width = {rope.width!r}, expected an even number of features to turn, at least 2.")
-    least = {"dynamic": 1, "yarn": 1, "llama3": 1, "longrope": 2}.get(rope.scaling, 0)
-    if not isinstance(rope.original, int) or rope.original < least:
-        raise ValueError(f"rope: original = {rope.original!r}, expected the length of training, at least {least}.")
-    if rope.magnitude is not None and not (_is_number(rope.magnitude) and rope.magnitude > 0):
-        raise ValueError(f"rope: magnitude = {rope.magnitude!r}, expected a number above 0, or None.")
-    if rope.scaling == "llama3" and not 0 < rope.low_freq_factor < rope.high_freq_factor:
-        raise ValueError(
-            f"rope: low_freq_factor = {rope.low_freq_factor!r} and high_freq_factor = {rope.high_freq_factor!r}, "
-            "expected two numbers above 0, the low one below the high one."
-        )
-    if rope.scaling == "yarn" and rope.base == 1 or rope.scaling == "dynamic" and rope.width == 2:
-        raise ValueError(f"rope: base = {rope.base}, width = {rope.width}: {rope.scaling!r} divides by zero.")
-    for name in ("short_factor", "long_factor") if rope.scaling == "longrope" else ():
-        factors = getattr(rope, name)
-        if len(factors) != rope.width // 2 or not all(_is_number(x) and x > 0 for x in factors):
-            raise ValueError(f"rope: {name} = {factors}, expected {rope.width // 2} numbers above 0.")
+# ── the annotations are the check ──
 
 
-_KNOWN = {
-    "activation": ("gelu", "gelu_tanh", "relu", "silu"),
-    "masked_activation": ("", "gelu", "gelu_tanh", "relu", "silu"),
-    "norm": ("layer", "rms", "rms_plus_one"),
-    "norm_place": ("pre", "post", "sandwich", "output"),
-    "positions": ("learned", "sinusoidal", "rope", "alibi", "t5", "deberta", "none"),
-    "qk_norm": ("", "head", "full"),
-}
+def _check_values(given, prefix=""):
+    """Every field of a dataclass is what its annotation says."""
+    for name, hint in get_type_hints(type(given), include_extras=True).items():
+        value = getattr(given, name)
+        if isinstance(value, Follows) or value is None and name in FOLLOWS_FROM:
+            continue
+        if expected := _expected(value, hint):
+            raise ValueError(f"{prefix}{name} = {value!r}: expected {expected}.")
+
+
+def _expected(value, hint):
+    """What a type (Literal, Annotated, `|`, tuple[…, ...] or a class) is in words; "" where the value is one."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        fits, words = value in parts, "one of " + ", ".join(map(repr, parts))
+    elif origin is Annotated:
+        kind, least, most, words = parts
+        fits = isinstance(value, (int, kind)) and not isinstance(value, bool) and least <= value <= most
+    elif origin is tuple:
+        wrong = [_expected(part, parts[0]) for part in (value if isinstance(value, tuple) else [None])]
+        fits, words = not any(wrong), "a tuple, each " + max(wrong, default="")
+    elif parts:
+        wrong = [_expected(value, part) for part in parts]
+        fits, words = not all(wrong), ", or ".join(wrong)
+    else:
+        fits, words = isinstance(value, hint), _PLAIN.get(hint, f"a {hint.__name__}")
+    return "" if fits else words
+
+
+_PLAIN = {bool: "True or False", type(None): "None"}

@@ -31,7 +31,7 @@ class Stack(nn.Module):
         self.segments = nn.Embedding(c.n_segments, c.d_embedding) if c.n_segments else None
         self.schemes = build(c)
         self.embedding_norm = make_norm(c, c.d_embedding) if c.embedding_norm else nn.Identity()
-        self.projection = nn.Linear(c.d_embedding, c.d_model) if c.d_embedding != c.d_model else nn.Identity()
+        self.projection = nn.Linear(c.d_embedding, c.d_model) if c.given("d_embedding") else nn.Identity()
         self.kinds = sorted(set(c.layer_types))
         n_own = 1 if c.share_layers else c.n_layers
         self.blocks = nn.ModuleList(Block(c, layer, cross) for layer in range(n_own))

@@ -3,12 +3,18 @@
 import math
 
 from ..config import Config
+from .reading import Reader
 from .weights import pairs
 
 # ── learned positions, LayerNorm ─────────────────────────────────────────────────────────────────
 
 
+GPT_NAMES = dict(hidden_size="n_embd", max_position_embeddings="n_positions", num_attention_heads="n_head",
+                 num_hidden_layers="n_layer")  # fmt: skip
+
+
 def openai_gpt(r):
+    r.alias(**GPT_NAMES)
     d = r.number("n_embd", 768)
     return Config(
         vocab_size=r.number("vocab_size", 40478), d_model=d, n_layers=r.number("n_layer", 12),
@@ -37,6 +43,7 @@ OPENAI_GPT = pairs("transformer.h.{}", """
 
 
 def gpt2(r):
+    r.alias(**GPT_NAMES)
     d = r.number("n_embd", 768)
     r.refuse("add_cross_attention", False)
     return Config(
@@ -59,13 +66,14 @@ GPT2 = pairs("transformer.h.{}", """
 
 def gpt_neox(r):
     d, h = r.number("hidden_size", 6144), r.number("num_attention_heads", 64)
+    r.refuse("head_dim", d // h)
     return Config(
         vocab_size=r.number("vocab_size", 50432), d_model=d, n_layers=r.number("num_hidden_layers", 44),
         n_heads=h, d_ff=r.number("intermediate_size", 24576),
         max_positions=r.number("max_position_embeddings", 2048),
         norm_eps=r("layer_norm_eps", 1e-5), parallel=r("use_parallel_residual", True),
         attention_bias="qkvo" if r("attention_bias", True) else "",
-        positions="rope", rope=r.rope(d // h, base_key="rotary_emb_base", share=0.25),
+        positions="rope", rope=r.rope(d // h, base_key="rotary_emb_base", share=("rotary_pct", 0.25)),
         activation=r.activation("hidden_act", "gelu"), tied=r("tie_word_embeddings", False),
         dropout=r("hidden_dropout", 0.0), attention_dropout=r("attention_dropout", 0.0),
     )  # fmt: skip
@@ -85,11 +93,11 @@ GPT_NEOX = pairs("gpt_neox.layers.{}", """
 
 
 def bloom(r):
+    r.alias(num_attention_heads="n_head", num_hidden_layers="n_layer")
     d = r.number("hidden_size", r("n_embed", 64))
     return Config(
         vocab_size=r.number("vocab_size", 250880), d_model=d,
-        n_layers=r.number("n_layer", r("num_hidden_layers", 2)),
-        n_heads=r.number("n_head", r("num_attention_heads", 8)), d_ff=4 * d, max_positions=2**31 - 1,
+        n_layers=r.number("n_layer", 2), n_heads=r.number("n_head", 8), d_ff=4 * d, max_positions=2**31 - 1,
         norm_eps=r("layer_norm_epsilon", 1e-5), embedding_norm=True,
         residual_after_norm=r("apply_residual_connection_post_layernorm", False),
         positions="alibi", activation="gelu_tanh", tied=r("tie_word_embeddings", True),
@@ -112,13 +120,22 @@ BLOOM = pairs("transformer.h.{}", """
 
 
 def mpt(r):
-    d, attention = r.number("d_model", 2048), r("attn_config", {})
+    r.alias(hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers")
+    d, attention = r.number("d_model", 2048), Reader(r("attn_config", {}))
+    # what MPT's own code honours, and the reference passes over
+    for reader, only in (r, dict(no_bias=True, logit_scale=None, expansion_ratio=4)), (attention, dict(
+            alibi=True, alibi_bias_max=8, qk_ln=False, prefix_lm=False, attn_uses_sequence_id=False,
+            attn_type="multihead_attention")):  # fmt: skip
+        for key, value in only.items():
+            reader.refuse(key, value)
+    r.problems += attention.problems
     return Config(
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("n_layers", 24),
         n_heads=r.number("n_heads", 16), d_ff=4 * d, max_positions=r.number("max_seq_len", 2048),
         norm_eps=r("layer_norm_epsilon", 1e-5), norm_bias=False, attention_bias="", ffn_bias=False,
-        positions="alibi", scale=attention.get("softmax_scale"), clip_qkv=attention.get("clip_qkv"),
+        positions="alibi", scale=attention("softmax_scale"), clip_qkv=attention("clip_qkv"),
         activation="gelu", tied=r("tie_word_embeddings", True),
+        **dict.fromkeys(("dropout", "attention_dropout"), attention("attn_pdrop", 0.0)),
     )  # fmt: skip
 
 
@@ -140,11 +157,11 @@ MPT = pairs("transformer.blocks.{}", """
 def llama(r, **other):
     """LLaMA 1, 2 and 3; the families below say in `other` where they differ."""
     d, h = r.number("hidden_size", 4096), r.number("num_attention_heads", 32)
-    d_head = r.number("head_dim", d // h)
+    kv_heads, d_head = r.number("num_key_value_heads", h), r.number("head_dim", d // h)
     attention_bias = r("attention_bias", False)
     switches = dict(
         vocab_size=r.number("vocab_size", 32000), d_model=d, n_layers=r.number("num_hidden_layers", 32),
-        n_heads=h, n_kv_heads=r.number("num_key_value_heads", h), d_head=d_head,
+        n_heads=h, n_kv_heads=kv_heads if kv_heads != h else None, d_head=d_head if d_head * h != d else None,
         d_ff=r.number("intermediate_size", 11008), max_positions=r.number("max_position_embeddings", 2048),
         norm="rms", norm_eps=r("rms_norm_eps", 1e-6), attention_bias="qkvo" if attention_bias else "",
         gated=True, ffn_bias=r("mlp_bias", False), tied=r("tie_word_embeddings", False),
@@ -179,25 +196,37 @@ def mistral(r, **other):
     return llama(r, attention_bias="", ffn_bias=False, window=r.window(), **other)
 
 
-def layer_types(r, default, n_layers=32):
-    """The kind of every layer from the file's `layer_types`, or from a rule on the layer's number."""
-    given = r("layer_types", [])
-    kinds = {"sliding_attention": "window", "full_attention": "full"}
-    if any(not isinstance(kind, str) or kind not in kinds for kind in given):
-        r.problem("unknown", "layer_types", given, f"known: {', '.join(kinds)}")
-    elif given:
-        return tuple(kinds[kind] for kind in given)
-    return tuple(default(i) for i in range(r.number("num_hidden_layers", n_layers)))
+def windows(r, window, slides, n_layers=32):
+    """Switches of a model some of whose layers have a window: the file's `layer_types`, or slides(layer).
+
+    A window that no layer has is none, and kinds that are all alike need no list.
+    """
+    default = [SLIDING if slides(i) else FULL for i in range(r.number("num_hidden_layers", n_layers))]
+    kinds = r("layer_types", []) or default
+    if any(kind not in (SLIDING, FULL) for kind in kinds) or len(kinds) != len(default):
+        r.problem("config", "layer_types", kinds, f"expected {len(default)} times {SLIDING} or {FULL}")
+        kinds = default
+    if window is None and SLIDING in kinds:
+        r.problem("config", "sliding_window", None, f"expected how wide a layer of {SLIDING} sees")
+    ours = tuple("window" if kind == SLIDING else "full" for kind in kinds)
+    return dict(window=window if "window" in ours else None, layer_types=ours if len(set(ours)) > 1 else None)
+
+
+SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def gemma(r, **other):
+    """Gemma 1 means the tanh form by "gelu"; the others say it in another key, `hidden_activation`."""
+    r.refuse("use_bidirectional_attention", False)
     r.assume(
         vocab_size=256000, hidden_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16,
         head_dim=256, intermediate_size=24576, max_position_embeddings=8192,
     )  # fmt: skip
     d = r.number("hidden_size", 3072)
-    switches = dict(norm="rms_plus_one", tied=r("tie_word_embeddings", True), activation="gelu_tanh",
-                    embedding_scale=math.sqrt(d))  # fmt: skip
+    if "activation" not in other:
+        named = r.activation("hidden_act", "gelu_pytorch_tanh")
+        other["activation"] = "gelu_tanh" if named == "gelu" else named
+    switches = dict(norm="rms_plus_one", tied=r("tie_word_embeddings", True), embedding_scale=math.sqrt(d))
     return llama(r, **(switches | other))
 
 
@@ -206,7 +235,6 @@ def gemma2(r, **other):
         hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
         intermediate_size=9216, attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
     )  # fmt: skip
-    sliding = lambda i: "full" if i % 2 else "window"
     scalar = r("query_pre_attn_scalar", 256.0)
     if scalar <= 0:
         r.problem("config", "query_pre_attn_scalar", scalar, "expected a number above 0")
@@ -214,8 +242,8 @@ def gemma2(r, **other):
     switches = dict(
         norm_place="sandwich", scale=scalar**-0.5,
         softcap=r("attn_logit_softcapping"), logit_softcap=r("final_logit_softcapping"),
-        window=r.window(4096), layer_types=layer_types(r, sliding),
         activation=r.activation("hidden_activation", "gelu_pytorch_tanh"),
+        **windows(r, r.window(4096), lambda i: i % 2 == 0),
     )  # fmt: skip
     return gemma(r, **(switches | other))
 
@@ -234,11 +262,10 @@ def gemma3(r):
         attn_logit_softcapping=None, final_logit_softcapping=None,
     )  # fmt: skip
     every = r.number("sliding_window_pattern", 6)
-    sliding = lambda i: "window" if (i + 1) % every else "full"
-    r.refuse("use_bidirectional_attention", False)
+    r.refuse("attn_logit_softcapping", None)  # the reference reads it and does not use it
     d_head = r.number("head_dim")
     return gemma2(
-        r, qk_norm="head", layer_types=layer_types(r, sliding),
+        r, qk_norm="head", **windows(r, r.window(4096), lambda i: (i + 1) % every),
         rope=r.rope(d_head, 1e6, "full_attention"),
         rope_window=r.rope(d_head, 1e4, "sliding_attention", base_key="rope_local_base_freq"),
     )  # fmt: skip
@@ -246,14 +273,13 @@ def gemma3(r):
 
 def qwen2(r, **other):
     r.assume(vocab_size=151936, intermediate_size=22016, max_position_embeddings=32768)
-    slides = r("use_sliding_window", False)
-    first = r("max_window_layers", 28)
-    sliding = lambda i: "window" if slides and i >= first else "full"
-    switches = dict(
-        attention_bias="qkv", ffn_bias=False, layer_types=layer_types(r, sliding),
-        window=r.window(4096) if slides else None,
-    )  # fmt: skip
-    return llama(r, **(switches | other))
+    window, first = qwen_window(r), r("max_window_layers", 28)
+    slides = lambda i: window is not None and i >= first
+    return llama(r, **(dict(attention_bias="qkv", ffn_bias=False) | windows(r, window, slides) | other))
+
+
+def qwen_window(r):
+    return r.window(4096) if r("use_sliding_window", False) else None
 
 
 def qwen3_attention(r, **other):
@@ -267,6 +293,7 @@ def qwen3(r):
 
 
 def mixtral(r):
+    r.alias(num_experts="num_local_experts")
     r.assume(
         intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5,
         rope_theta=1e6,
@@ -291,7 +318,7 @@ def qwen3_moe(r):
     r.refuse("decoder_sparse_step", 1)
     r.refuse("mlp_only_layers", [])
     return qwen3_attention(
-        r, d_ff=r.number("moe_intermediate_size", 768), layer_types=(),
+        r, d_ff=r.number("moe_intermediate_size", 768), window=qwen_window(r), layer_types=None,
         n_experts=r.number("num_experts", r.number("num_local_experts", 128)),
         experts_per_token=r.number("num_experts_per_tok", 8),
         norm_expert_weights=r("norm_topk_prob", False),
@@ -322,8 +349,12 @@ FUSED = ("query", "key", "value", "gate", "up")
 
 def phi3(r):
     r.assume(vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
-             rms_norm_eps=1e-5)  # fmt: skip
-    return llama(r, attention_bias="", ffn_bias=False, window=r.window())
+             rms_norm_eps=1e-5, original_max_position_embeddings=4096)  # fmt: skip
+    d_head = r.number("head_dim", r.number("hidden_size") // r.number("num_attention_heads", 32))
+    rope = r.rope(d_head, share=("partial_rotary_factor", 1.0))
+    if rope.scaling not in ("default", "longrope"):
+        r.problem("unknown", "rope_type", rope.scaling, "known: default, longrope")
+    return llama(r, attention_bias="", ffn_bias=False, window=r.window(), rope=rope)
 
 
 PHI3 = [pair for pair in LLAMA if pair.ours[0].rpartition(".")[2] not in FUSED] + pairs("model.layers.{}", """

@@ -3,19 +3,25 @@
 import math
 from dataclasses import replace
 
+import torch
+
 from ..config import Config
+from ..positions import Sinusoidal
+from .reading import ACTIVATION_NAMES
 from .weights import pairs
 
 
 def t5(r, scaled=None):
     """T5, v1.1 and FLAN: they differ in the feed-forward and in the scale before the head."""
+    r.alias(hidden_size="d_model", num_attention_heads="num_heads", num_hidden_layers="num_layers",
+            head_dim="d_kv")  # fmt: skip
     d, kind = r.number("d_model", 512), r("feed_forward_proj", "relu")
-    gated = kind.startswith("gated-")
-    activation = {"relu": "relu", "gated-gelu": "gelu_tanh", "gelu": "gelu", "gated-silu": "silu"}.get(kind)
-    if activation is None:
-        known = "relu, gelu, gated-gelu, gated-silu"
-        r.problems.append(f"unknown    feed_forward_proj = {kind!r}   known: {known}")
-        activation = "relu"
+    name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    if name not in ACTIVATION_NAMES:
+        r.problem("unknown", "feed_forward_proj", kind, f"known: {', '.join(ACTIVATION_NAMES)}, gated- or not")
+        name = "relu"
+    # the reference writes what it made of that word, and reads it again
+    activation, gated = r.activation("dense_act_fn", name), r("is_gated_act", t5_gated(r.values))
     if scaled is None:  # new files say it in a word of its own, old ones by their tie
         scaled = r("scale_decoder_outputs", r("tie_word_embeddings", True))
     n_layers = r.number("num_layers", 6)
@@ -29,7 +35,12 @@ def t5(r, scaled=None):
         activation=activation, gated=gated, tied=True, head_scale=d**-0.5 if scaled else None,
         **dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout"), r("dropout_rate", 0.1)),
     )  # fmt: skip
-    return replace(decoder, encoder=replace(decoder, causal=False, n_layers=n_layers, layer_types=()))
+    return replace(decoder, encoder=replace(decoder, causal=False, n_layers=n_layers))
+
+
+def t5_gated(values):
+    said = values.get("is_gated_act")
+    return str(values.get("feed_forward_proj")).startswith("gated-") if said is None else said
 
 
 def mt5(r):
@@ -61,8 +72,7 @@ def t5_stack(side, last):
 
 def t5_names(values):
     """`wi` is the only matrix up, or `wi_1` the one beside the gate."""
-    gated = values.get("feed_forward_proj", "relu").startswith("gated")
-    wrong = ".DenseReluDense.wi" if gated else ".DenseReluDense.wi_1"
+    wrong = ".DenseReluDense.wi" if t5_gated(values) else ".DenseReluDense.wi_1"
     shared = pairs("", "shared = decoder.embedding\nlm_head = head.linear")
     return shared + [pair for pair in t5_stack("encoder", 1) + t5_stack("decoder", 2)
                      if not pair.theirs.endswith(wrong)]  # fmt: skip
@@ -70,6 +80,8 @@ def t5_names(values):
 
 def bart(r, **other):
     """BART; Marian and Whisper say in `other` where they differ."""
+    r.alias(hidden_size="d_model", num_attention_heads="encoder_attention_heads",
+            num_hidden_layers="encoder_layers")  # fmt: skip
     d = r.number("d_model", 1024)
     shared = dict(
         vocab_size=r.number("vocab_size", 50265), d_model=d,
@@ -96,8 +108,14 @@ def marian(r):
     return bart(r, positions="sinusoidal", embedding_norm=False)
 
 
+def sinusoids(shape):
+    """The table (n, D) that old files of Marian hold, and that the reference computes."""
+    return Sinusoidal(shape[1]).embed(torch.arange(shape[0]), torch.float32)  # (n, D)
+
+
 def whisper(r):
     sides = ("encoder", "decoder")
+    r.alias(num_key_value_heads="encoder_attention_heads")
     r.assume(
         vocab_size=51865, d_model=384, dropout=0.0, **{f"{side}_layers": 4 for side in sides},
         **{f"{side}_attention_heads": 6 for side in sides}, **{f"{side}_ffn_dim": 1536 for side in sides},

@@ -1,7 +1,9 @@
 """Encoder-only families: from `config.json` to `Config`, and the names of their weights."""
 
+from dataclasses import replace
+
 from ..config import Config
-from .decoders import layer_types
+from .decoders import windows
 from .weights import pairs
 
 
@@ -40,7 +42,7 @@ BERT_HEAD = """
 """.strip()
 
 
-def bert_names(name):
+def bert_body(name):
     return pairs(f"{name}.encoder.layer.{{}}", f"""
     {name}.embeddings.word_embeddings = stack.embedding
     {name}.embeddings.position_embeddings = stack.schemes.full.table
@@ -50,7 +52,17 @@ def bert_names(name):
     {BLOCK}""")  # fmt: skip
 
 
-BERT = bert_names("bert") + pairs("", BERT_HEAD)
+def head_bias(entries, values):
+    """Tied, the head's bias stands beside `decoder`, and a copy inside; untied, the one inside is used."""
+    if values.get("tie_word_embeddings") is not False:
+        return entries
+    at = lambda name: name.removesuffix("bias") + "decoder.bias"
+    return [replace(pair, theirs=at(pair.theirs)) if pair.ours[0].endswith("linear.bias") else pair
+            for pair in entries]  # fmt: skip
+
+
+def bert_names(values):
+    return bert_body("bert") + head_bias(pairs("", BERT_HEAD), values)
 
 
 def roberta(r):
@@ -62,12 +74,13 @@ def roberta(r):
     )  # fmt: skip
 
 
-ROBERTA = bert_names("roberta") + pairs("", """
+def roberta_names(values):
+    return bert_body("roberta") + head_bias(pairs("", """
     lm_head.dense = masked_head.dense
     lm_head.layer_norm = masked_head.norm
     lm_head.decoder.weight = masked_head.head.linear.weight
     lm_head.bias = masked_head.head.linear.bias
-""")  # fmt: skip
+    """), values)  # fmt: skip
 
 
 def albert(r):
@@ -81,7 +94,8 @@ def albert(r):
                 activation=r.activation("hidden_act", "gelu_new"))  # fmt: skip
 
 
-ALBERT = pairs("albert.encoder.albert_layer_groups.0.albert_layers.0", """
+def albert_names(values):
+    return head_bias(pairs("albert.encoder.albert_layer_groups.0.albert_layers.0", """
     albert.embeddings.word_embeddings = stack.embedding
     albert.embeddings.position_embeddings = stack.schemes.full.table
     albert.embeddings.token_type_embeddings = stack.segments
@@ -100,7 +114,7 @@ ALBERT = pairs("albert.encoder.albert_layer_groups.0.albert_layers.0", """
     predictions.LayerNorm = masked_head.norm
     predictions.decoder.weight = masked_head.head.linear.weight
     predictions.bias = masked_head.head.linear.bias
-""", ours="stack.blocks.0")  # fmt: skip
+    """, ours="stack.blocks.0"), values)  # fmt: skip
 
 
 def deberta(r, **other):
@@ -122,6 +136,7 @@ def deberta(r, **other):
         scale=(d // h * (1 + len(kinds))) ** -0.5,
         content_position="c2p" in kinds, position_content="p2c" in kinds, n_segments=r("type_vocab_size", 0),
         norm_eps=r("layer_norm_eps", 1e-7), pooler=False,
+        tied=r("tie_word_embeddings", True) if r("legacy", True) else True,  # the new head has no matrix
     )  # fmt: skip
     return bert(r, **(switches | other))
 
@@ -143,7 +158,7 @@ def deberta_v2(r):
 
 
 DEBERTA_NAMES = [
-    pair for pair in bert_names("deberta") if ".self." not in pair.theirs and "position_" not in pair.theirs
+    pair for pair in bert_body("deberta") if ".self." not in pair.theirs and "position_" not in pair.theirs
 ] + pairs("", """
     deberta.encoder.rel_embeddings = stack.schemes.full.table
     deberta.encoder.LayerNorm = stack.schemes.full.norm
@@ -156,7 +171,7 @@ NEW_HEAD = pairs("", """
 
 
 def deberta_head(values):
-    return pairs("", BERT_HEAD) if values.get("legacy", True) else NEW_HEAD
+    return head_bias(pairs("", BERT_HEAD), values) if values.get("legacy", True) else NEW_HEAD
 
 
 def deberta_v1_names(values):
@@ -183,7 +198,9 @@ def modernbert(r):
     r.assume(max_position_embeddings=8192)
     d, h = r.number("hidden_size", 768), r.number("num_attention_heads", 12)
     d_head, every = d // h, r.number("global_attn_every_n_layers", 3)
-    sliding = lambda i: "window" if i % every else "full"
+    r.refuse("head_dim", d_head)
+    if r.values.get("sliding_window") is not None:
+        r.problem("switch", "sliding_window", r.values["sliding_window"], "expected local_attention to say it")
     return Config(
         vocab_size=r.number("vocab_size", 50368), d_model=d, n_layers=r.number("num_hidden_layers", 22),
         n_heads=h, d_ff=r.number("intermediate_size", 1152),
@@ -192,7 +209,7 @@ def modernbert(r):
         first_attention_norm=False, attention_bias="qkvo" if r("attention_bias", False) else "",
         positions="rope", rope=r.rope(d_head, 160000.0, "full_attention", base_key="global_rope_theta"),
         rope_window=r.rope(d_head, 10000.0, "sliding_attention", base_key="local_rope_theta"),
-        window=r.number("local_attention", 128) // 2 + 1, layer_types=layer_types(r, sliding, 22),
+        **windows(r, r.number("local_attention", 128) // 2 + 1, lambda i: i % every, 22),
         activation=r.activation("hidden_activation", "gelu"), gated=True, ffn_bias=r("mlp_bias", False),
         tied=r("tie_word_embeddings", True), masked_head=True, masked_head_bias=r("classifier_bias", False),
         masked_activation=r.activation("classifier_activation", "gelu"), head_bias=r("decoder_bias", True),

@@ -9,14 +9,16 @@ from ..files.errors import shown
 class Reader:
     """A `config.json` that collects what is wrong with it.
 
-    values: the file's dictionary. problems: one line each, "kind  key = value   expectation".
+    values: the file's dictionary. problems: one line each, "kind  key = value   expectation". asked: its keys
+    that were read, missing ones, too.
     """
 
     def __init__(self, values):
-        self.values, self.problems = values, []
+        self.values, self.problems, self.asked = values, [], set()
 
     def __call__(self, key, default=None):
         """The value of a key; a missing key or null gives the default. Another type than its is a problem."""
+        self.asked.add(key)
         value = self.values.get(key)
         if value is None:
             return default
@@ -36,11 +38,17 @@ class Reader:
         """What this family means by a key that its file leaves out; null stays null."""
         self.values = {**values, **self.values}
 
+    def alias(self, **names):
+        """Other names of keys, which the reference prefers: other = key."""
+        given = {key: self.values[other] for other, key in names.items() if self.values.get(other) is not None}
+        self.values = {**self.values, **given}
+
     def number(self, key, default=None):
         """A positive whole number; anything else is a problem.
 
         Layers and experts are objects even without memory for their weights, so there is a limit.
         """
+        self.asked.add(key)
         value = self.values.get(key)
         value = default if value is None else value
         most = 1000 if "layer" in key or "expert" in key else 2**31 - 1
@@ -51,8 +59,9 @@ class Reader:
         return value
 
     def window(self, default=None):
-        """`sliding_window`, a positive whole number, or None where neither file nor default has one."""
-        given = self("sliding_window", default)
+        """`sliding_window`, a positive whole number; null, or neither in the file nor a default, is None."""
+        self.asked.add("sliding_window")
+        given = self.values.get("sliding_window", default)
         return None if given is None else self.number("sliding_window", default)
 
     def refuse(self, key, allowed):
@@ -67,48 +76,56 @@ class Reader:
             self.problem("unknown", key, value, f"known: {', '.join(sorted(ACTIVATION_NAMES))}")
         return ACTIVATION_NAMES.get(value, "gelu")
 
-    def rope(self, width, base=10000.0, layer_type=None, base_key="rope_theta", share=1.0):
+    def rope(self, width, base=10000.0, kind=None, base_key="rope_theta", share=None):
         """Rotary positions, in the new spelling (`rope_parameters`) or the old ones.
 
-        width: features of a head; the share that turns is in the file. layer_type: where the file
-        nests parameters by kind of layer. base_key: where old files keep this kind's base. share: of
-        the features that turns unless the file says so.
+        width: features of a head. kind: of layer, where the file nests parameters by it. base_key: where old
+        files keep the base. share: (old key, default) of the share of features that turns; None = all do.
         """
         new, old = self("rope_parameters", {}), self("rope_scaling", {})
         nested = [key for key, value in new.items() if isinstance(value, dict)]
-        if new and bool(nested) != (layer_type is not None) or set(nested) - LAYER_TYPES:
-            expected = f"{sorted(LAYER_TYPES)}, each with its own" if layer_type else "the same for all layers"
+        if new and bool(nested) != (kind is not None) or set(nested) - LAYER_TYPES:
+            expected = f"{sorted(LAYER_TYPES)}, each with its own" if kind else "the same for all layers"
             self.problem("config", "rope_parameters", new, f"expected {expected}")
             new = {}
-        if nested:
-            new = new.get(layer_type) or {}
-        old = {} if base_key == "rope_local_base_freq" else old
-        given = Reader({**old, **new})
-        kind = given("rope_type", given("type", "default"))
-        if kind not in SCALINGS:
-            self.problem("unknown", "rope_type", kind, f"known: {', '.join(SCALINGS)}")
-        share = given("partial_rotary_factor", self("partial_rotary_factor", self("rotary_pct", share)))
+        if kind is None:
+            given = top = Reader(old or new)  # as the reference, which reads one of the two
+        else:
+            top, own = Reader(new), new.get(kind) or {} if new else {"rope_type": "default"}
+            given = Reader(own if base_key == "rope_local_base_freq" else own | old)
+        scaling = given("rope_type", given("type", "default"))
+        if scaling not in SCALINGS:
+            self.problem("unknown", "rope_type", scaling, f"known: {', '.join(SCALINGS)}")
+        for key in ("factor", "low_freq_factor", "high_freq_factor") if scaling != "longrope" else ():
+            if key in SCALINGS.get(scaling, ()) and given(key) is None:
+                self.problem("missing", key, None, f"expected a number, which rope_type = {scaling!r} needs")
+        if share is None:
+            self.refuse("partial_rotary_factor", 1.0)
+            given.refuse("partial_rotary_factor", 1.0)
+        else:
+            width = int(width * given("partial_rotary_factor", self(*share)))
         longest = self.number("max_position_embeddings", 2048)
-        trained = self.number("original_max_position_embeddings", longest)
-        original = longest if kind == "dynamic" else given.number("original_max_position_embeddings", trained)
-        factor = given("factor", longest / original)
-        if kind == "longrope" and self("original_max_position_embeddings") is not None:
-            factor = longest / original
-        magnitude = given("attention_factor")
-        mscale, mscale_all = given("mscale", 0.0), given("mscale_all_dim", 0.0)
-        if kind == "yarn" and magnitude is None and mscale and mscale_all and factor > 0:
-            over, under = (0.1 * m * math.log(factor) + 1.0 for m in (mscale, mscale_all))
-            magnitude = over / under
+        original = given.number("original_max_position_embeddings", longest)
+        if scaling == "dynamic":
+            original = longest
+        elif kind is None:  # what stands outside counts
+            original = self.number("original_max_position_embeddings", original)
         values = dict(
-            base=given("rope_theta", self(base_key, float(base))), width=int(width * share), scaling=kind,
-            factor=factor, original=original,
+            factor=given("factor", longest / original), original=original, truncate=top("truncate", True),
             beta_fast=given("beta_fast", 32.0) or 32.0, beta_slow=given("beta_slow", 1.0) or 1.0,
-            truncate=given("truncate", True), low_freq_factor=given("low_freq_factor", 1.0),
-            high_freq_factor=given("high_freq_factor", 4.0), short_factor=tuple(given("short_factor", [])),
-            long_factor=tuple(given("long_factor", [])), magnitude=magnitude,
+            low_freq_factor=given("low_freq_factor", 1.0), high_freq_factor=given("high_freq_factor", 4.0),
+            short_factor=tuple(given("short_factor", [])), long_factor=tuple(given("long_factor", [])),
+            magnitude=given("attention_factor"),
         )  # fmt: skip
-        self.problems += [line for line in given.problems if line not in self.problems]
-        return Rope(base=1e4, width=2) if self.problems else Rope(**values)  # refused all the same
+        over, under = given("mscale", 0.0), given("mscale_all_dim", 0.0)
+        if values["magnitude"] is None and over and under and values["factor"] > 1:
+            grown = 0.1 * math.log(values["factor"])
+            values["magnitude"] = (grown * over + 1.0) / (grown * under + 1.0)
+        base = given("rope_theta", self(base_key, float(base)))
+        self.problems = list(dict.fromkeys(self.problems + given.problems + top.problems))
+        if self.problems:
+            return Rope(base=1e4, width=2)  # refused all the same
+        return Rope(base, width, scaling, **{name: values[name] for name in SCALINGS[scaling]})
 
 
 def _is_whole(value):
@@ -124,7 +141,14 @@ TYPES = {  # of a default: what a value must be, in code and in words
     dict: (lambda value: isinstance(value, dict), "a dictionary"),
 }
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+SCALINGS = {  # of rope, with what each reads
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor", "original"),
+    "yarn": ("factor", "original", "beta_fast", "beta_slow", "truncate", "magnitude"),
+    "llama3": ("factor", "original", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("factor", "original", "short_factor", "long_factor", "magnitude"),
+}
 ACTIVATION_NAMES = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu",

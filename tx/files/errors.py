@@ -1,13 +1,19 @@
 """What every reader of files raises: one error that lists all problems of a checkpoint (chapter 10)."""
 
 
+MOST = 20  # problems in a message
+
+
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be loaded; the message lists every problem that was found."""
+    """A checkpoint that cannot be loaded; `problems` has every problem that was found, the message twenty."""
 
     def __init__(self, what, problems):
         self.what, self.problems = what, list(problems)
         plural = "s" if len(self.problems) != 1 else ""
-        super().__init__(f"{what} ({len(self.problems)} problem{plural}):\n  " + "\n  ".join(self.problems))
+        lines = self.problems[:MOST]
+        if len(self.problems) > MOST:
+            lines.append(f"… and {len(self.problems) - MOST} more")
+        super().__init__(f"{what} ({len(self.problems)} problem{plural}):\n  " + "\n  ".join(lines))
 
 
 def shown(value):
