@@ -135,8 +135,8 @@ class Transcriber:
 
     def _write(self, memory, temperature, generator):
         """One attempt at the text of a window: an `Attempt`. memory (1, S, D)."""
-        config = self.model.config
-        cache, tokens, certainty, ids, ended = Cache(config), self.start, 0.0, [], False
+        config, ids = self.model.config, list[int]()
+        cache, tokens, certainty, ended = Cache(config), self.start, 0.0, False
         for step in range(config.max_positions - 1):
             logits = self.model.decode(tokens, memory, cache=cache)[0]  # (T, V)
             if step == 0:
