@@ -1,7 +1,6 @@
 """A chat: where an answer ends, what a user's text may be, what is refused. Turns and cache: test_commands."""
 
 import pytest
-import torch
 import transformers as hf
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -23,7 +22,8 @@ TEMPLATE = (
 
 def backend():
     """A vocabulary of 256 bytes and the special tokens."""
-    found = Backend(models.BPE({char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    found = Backend(models.BPE({letter: id for id, letter in enumerate(letters)}, []))
     found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     found.decoder = decoders.ByteLevel()
     found.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
