@@ -163,17 +163,75 @@ def test_every_problem_of_a_checkpoint_is_shown(tx, tmp_path):
     assert code == 2 and "hidden_size = -1" in err and "hidden_act = 'swash'" in err
 
 
-def test_a_closed_pipe_is_no_error():
-    command = f"{sys.executable} -m tx params gpt-2 | true"
-    assert not subprocess.run(command, shell=True, capture_output=True, text=True).stderr
+def shell(command):
+    """What a shell makes of a line, tx for `python -m tx`: (exit code, stdout, stderr)."""
+    line = command.replace("tx ", f"{sys.executable} -m tx ", 1)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout, done.stderr
+
+
+FIRST = {  # of every command a use that asks for little
+    "chat": "--seed -1", "generate": "''", "embed": "' '", "transcribe": "missing.wav", "params": "xyzzy",
+    "bench": "train --dtype bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_closed_standard_output_is_refused_before_any_work(command):
+    code, out, err = shell(f"tx {command} {FIRST[command]} >&-")
+    assert (code, out, err) == (2, "", "tx: standard output is closed: there is nowhere to write to.\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_standard_error_the_exit_code_tells(command):
+    """Nothing goes to standard output instead."""
+    assert shell(f"tx {command} {FIRST[command]} 2>&-") == (2, "", "")
+
+
+@pytest.mark.parametrize("command", ["chat", "generate -", "embed --search x -"])
+def test_a_closed_standard_input_is_refused_before_anything_is_loaded(command):
+    code, out, err = shell(f"tx {command} --model nothing-here <&-")
+    wanted = f"tx {command.split()[0]}: standard input is closed: there is nothing to read.\n"
+    assert (code, out, err) == (2, "", wanted)
+
+
+@pytest.mark.parametrize("streams", ["<&-", "2>&-", "<&- 2>&-"])
+def test_a_command_does_without_the_streams_that_it_does_not_need(streams):
+    code, out, err = shell(f"tx params gpt-2 {streams}")
+    assert (code, err) == (0, "") and out.startswith("gpt-2: 124,439,808 parameters\n")
+
+
+def test_everything_closed():
+    assert shell("tx params gpt-2 <&- >&- 2>&-") == (2, "", "")
+
+
+def test_closed_pipes_are_no_error():
+    assert shell("tx params gpt-2 | true; echo ${PIPESTATUS[0]}") == (0, "0\n", "")
+    head = "gpt-2: 124,439,808 parameters\n0\n"
+    assert shell("tx params gpt-2 | head -1; echo ${PIPESTATUS[0]}") == (0, head, "")
+    assert shell("tx params gpt-2 2> >(true) | head -1; echo ${PIPESTATUS[0]}")[1].endswith("parameters\n0\n")
+    assert shell("tx params xyzzy 2> >(true); echo $?")[1:] == ("2\n", "")
+
+
+@smollm
+def test_a_pipe_that_closes_in_the_middle_of_a_text():
+    line = "tx generate 'The capital of France is' --max-tokens 40 | head -c 7; echo; echo ${PIPESTATUS[0]}"
+    assert shell(line) == (0, " Paris.\n0\n", "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_told_in_one_sentence():
-    command = f"{sys.executable} -m tx params gpt-2 > /dev/full"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "tx params: standard output cannot be written: No space left on device.\n"
+    full = "standard output cannot be written: No space left on device.\n"
+    assert shell("tx params gpt-2 > /dev/full") == (2, "", f"tx params: {full}")
+    code, out, err = shell("tx params gpt-2 2> /dev/full")
+    assert (code, err) == (0, "") and out.startswith("gpt-2: ")
+    assert shell("tx params xyzzy 2> /dev/full") == (2, "", "")
+    assert shell("tx params --top 2> /dev/full") == (2, "", "")  # refused by the parser, which writes by itself
+
+
+def test_a_standard_input_that_cannot_be_read():
+    code, out, err = shell("tx generate - 0> /dev/null")
+    assert (code, out, err) == (2, "", "tx generate: standard input cannot be read: Bad file descriptor.\n")
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # of the locales en_US.UTF-8 and C

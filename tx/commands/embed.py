@@ -46,7 +46,7 @@ def run(args):
 
         embed = Embedder(args.model)
     texts = args.texts if args.search is None else [args.search, *(text for _, text in found)]
-    long = sum(len(embed.tokenizer.encode(text)) > embed.longest for text in texts)
+    long = sum(len(embed.tokenizer.encode(embed.prompt + text)) > embed.longest for text in texts)
     if long:
         note(f"({long} of {len(texts)} texts are longer than {embed.longest} tokens; their rest is not read.)")
     vectors = embed(texts, on_batch=lambda done, all: status(f"reading … {done} of {all} texts"))  # (N, D)
