@@ -9,6 +9,7 @@ import sys
 import textwrap
 import wave
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from tx.__main__ import COMMANDS, main
 from tx.apps.conversation import Conversation
 from tx.apps.counting import PUBLISHED
 from tx.checkpoints import build
+from tx.commands.generate import _start
 from tx.config import Config
 from tx.course import mine
 from tx.decoder import Decoder
@@ -111,6 +113,10 @@ def test_help_needs_no_torch():
     (["params", "llama-3-7b"], "'llama-3-7b' is no published shape"),
     (["bench", "attention", "--threads", "9999"], "--threads 9999: expected at most"),
     (["bench", "train", "--threads", "1", "--dtype", "bfloat16"], "train is measured in float32 only"),
+    (["bench", "train", "--lengths", "16"], "--lengths does nothing here: it belongs to python -m tx bench"),
+    (["bench", "attention", "--no-compile"], "--no-compile does nothing here: it belongs to python -m tx bench"),
+    (["bench", "train", "--model", "x"], "--model does nothing here: it belongs to python -m tx bench decode."),
+    (["embed", "a", "--top", "3"], "--top 3 does nothing without --search QUERY."),
     (["params", "Llama-3-8B"], "did you mean llama-3-8b?"),
     (["params", "llama-2"], "did you mean llama-2-7b, llama-2-13b, llama-2-70b?"),
     (["params", "whisper-tiny"], "did you mean whisper-tiny.en?"),
@@ -391,6 +397,17 @@ def test_an_empty_prompt_is_refused_before_anything_is_loaded(tx, monkeypatch):
     for prompt in ("", "-"):
         code, _, err = tx("generate", prompt)
         assert code == 2 and "the prompt is empty" in err
+
+
+def test_an_answer_of_two_stacks_begins_with_what_either_file_names():
+    for config, generation, wanted in ((7, None, 7), (None, 0, 0), (7, 8, 7), (None, None, None)):
+        files = [{} if id is None else {"decoder_start_token_id": id} for id in (config, generation)]
+        model = SimpleNamespace(source_config=files[0], source_generation=files[1])
+        if wanted is not None:
+            assert _start(model) == wanted
+            continue
+        with pytest.raises(ValueError, match=r"does not say what an answer begins with"):
+            _start(model)
 
 
 def test_help_names_a_default_only_where_there_is_one(tx):

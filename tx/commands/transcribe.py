@@ -25,7 +25,7 @@ def add_arguments(parser):
 def run(args):
     from ..apps.audio import read_wav
 
-    with catch_warnings(action="ignore"):  # each comes with its file
+    with waiting("looking at the files"), catch_warnings(action="ignore"):  # each comes with its file
         for file in args.files:
             read_wav(file)  # a file that cannot be read is refused before any work is done
     with waiting(f"loading {args.model}"):
