@@ -42,6 +42,13 @@ def test_pooling_is_the_mean_of_real_tokens():
     torch.testing.assert_close(pool(hidden, real), torch.tensor([[2.0, 4.0], [2.0, 4.0]]))
 
 
+@pytest.mark.parametrize("real", [torch.ones(2, 3), torch.ones(2, 3).long(), torch.ones(2, 1).bool(),
+                                  torch.ones(3, 2).bool(), torch.ones(2, 3, 1).bool()])  # fmt: skip
+def test_a_mask_that_is_none_of_these_tokens(real):
+    with pytest.raises(ValueError, match=r"hidden \(2, 3, 4\), real .*: expected \(B, T, D\) and \(B, T\)"):
+        pool(torch.ones(2, 3, 4), real)
+
+
 def test_a_search_that_does_not_fit():
     query, passages = F.normalize(torch.ones(4), dim=0), F.normalize(torch.ones(3, 4))
     odd = torch.cat([passages, torch.full((1, 4), math.nan)])

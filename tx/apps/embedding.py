@@ -15,7 +15,14 @@ from ..tokenization import batch, load_tokenizer
 
 
 def pool(hidden, real):
-    """The mean over real tokens: hidden (B, T, D), real (B, T) booleans -> (B, D)."""
+    """The mean over real tokens: hidden (B, T, D), real (B, T) booleans -> (B, D).
+
+    Raises:
+        ValueError: another shape, or a mask that is not boolean.
+    """
+    if hidden.dim() != 3 or real.shape != hidden.shape[:2] or real.dtype != torch.bool:
+        found = f"hidden {tuple(hidden.shape)}, real {tuple(real.shape)} of {real.dtype}"
+        raise ValueError(f"{found}: expected (B, T, D) and (B, T) of booleans, True = a real token.")
     weights = real[..., None].to(hidden.dtype)  # (B, T, 1)
     return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)  # (B, D)
 
