@@ -183,7 +183,7 @@ def test_a_prompt_that_is_no_part_of_the_mean_is_refused(tmp_path):
         Embedder(tmp_path)
 
 
-NEW = {  # what version 5.3 of the package writes
+NEW = {  # the spelling of newer versions of the package
     "modules.json": [
         {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
         {"path": "mean", "type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling"},
