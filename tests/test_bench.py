@@ -140,6 +140,18 @@ def test_train_measures_models_of_the_same_shape(monkeypatch):
     assert [row.name for row in rows] == ["nn.TransformerEncoderLayer", "transformers", "tx", bench.AGAIN]
 
 
+@pytest.mark.parametrize("n", [0, -1, 1.5, "3", None])
+def test_counts_that_are_none_are_refused_before_any_work(monkeypatch, n):
+    monkeypatch.setattr(bench, "load", None)
+    for measure, name in (
+        (lambda: bench.compare({"a": None}, n), "turns"), (lambda: bench.bench_attention(n), "T"),
+        (lambda: bench.bench_attention(8, turns=n), "turns"), (lambda: bench.bench_train(B=n), "B"),
+        (lambda: bench.bench_decode("x", dtype=torch.float32, n_new=n), "n_new"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{name} = {n!r}: expected a whole number from 1"):
+            measure()
+
+
 def test_without_a_compiler_the_option_is_named(monkeypatch, capsys):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert main(["bench", "decode", "--threads", str(torch.get_num_threads())]) == 2

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import wave
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from tx.__main__ import COMMANDS, main
 from tx.apps.conversation import Conversation
 from tx.apps.counting import PUBLISHED
 from tx.checkpoints import build
+from tx.commands.generate import _start
 from tx.config import Config
 from tx.course import mine
 from tx.decoder import Decoder
@@ -111,6 +113,10 @@ def test_help_needs_no_torch():
     (["params", "llama-3-7b"], "'llama-3-7b' is no published shape"),
     (["bench", "attention", "--threads", "9999"], "--threads 9999: expected at most"),
     (["bench", "train", "--threads", "1", "--dtype", "bfloat16"], "train is measured in float32 only"),
+    (["bench", "train", "--lengths", "16"], "--lengths does nothing here: it belongs to python -m tx bench"),
+    (["bench", "attention", "--no-compile"], "--no-compile does nothing here: it belongs to python -m tx bench"),
+    (["bench", "train", "--model", "x"], "--model does nothing here: it belongs to python -m tx bench decode."),
+    (["embed", "a", "--top", "3"], "--top 3 does nothing without --search QUERY."),
     (["params", "Llama-3-8B"], "did you mean llama-3-8b?"),
     (["params", "llama-2"], "did you mean llama-2-7b, llama-2-13b, llama-2-70b?"),
     (["params", "whisper-tiny"], "did you mean whisper-tiny.en?"),
@@ -163,17 +169,75 @@ def test_every_problem_of_a_checkpoint_is_shown(tx, tmp_path):
     assert code == 2 and "hidden_size = -1" in err and "hidden_act = 'swash'" in err
 
 
-def test_a_closed_pipe_is_no_error():
-    command = f"{sys.executable} -m tx params gpt-2 | true"
-    assert not subprocess.run(command, shell=True, capture_output=True, text=True).stderr
+def shell(command):
+    """What a shell makes of a line, tx for `python -m tx`: (exit code, stdout, stderr)."""
+    line = command.replace("tx ", f"{sys.executable} -m tx ", 1)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout, done.stderr
+
+
+FIRST = {  # of every command a use that asks for little
+    "chat": "--seed -1", "generate": "''", "embed": "' '", "transcribe": "missing.wav", "params": "xyzzy",
+    "bench": "train --dtype bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_closed_standard_output_is_refused_before_any_work(command):
+    code, out, err = shell(f"tx {command} {FIRST[command]} >&-")
+    assert (code, out, err) == (2, "", "tx: standard output is closed: there is nowhere to write to.\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_standard_error_the_exit_code_tells(command):
+    """Nothing goes to standard output instead."""
+    assert shell(f"tx {command} {FIRST[command]} 2>&-") == (2, "", "")
+
+
+@pytest.mark.parametrize("command", ["chat", "generate -", "embed --search x -"])
+def test_a_closed_standard_input_is_refused_before_anything_is_loaded(command):
+    code, out, err = shell(f"tx {command} --model nothing-here <&-")
+    wanted = f"tx {command.split()[0]}: standard input is closed: there is nothing to read.\n"
+    assert (code, out, err) == (2, "", wanted)
+
+
+@pytest.mark.parametrize("streams", ["<&-", "2>&-", "<&- 2>&-"])
+def test_a_command_does_without_the_streams_that_it_does_not_need(streams):
+    code, out, err = shell(f"tx params gpt-2 {streams}")
+    assert (code, err) == (0, "") and out.startswith("gpt-2: 124,439,808 parameters\n")
+
+
+def test_everything_closed():
+    assert shell("tx params gpt-2 <&- >&- 2>&-") == (2, "", "")
+
+
+def test_closed_pipes_are_no_error():
+    assert shell("tx params gpt-2 | true; echo ${PIPESTATUS[0]}") == (0, "0\n", "")
+    head = "gpt-2: 124,439,808 parameters\n0\n"
+    assert shell("tx params gpt-2 | head -1; echo ${PIPESTATUS[0]}") == (0, head, "")
+    assert shell("tx params gpt-2 2> >(true) | head -1; echo ${PIPESTATUS[0]}")[1].endswith("parameters\n0\n")
+    assert shell("tx params xyzzy 2> >(true); echo $?")[1:] == ("2\n", "")
+
+
+@smollm
+def test_a_pipe_that_closes_in_the_middle_of_a_text():
+    line = "tx generate 'The capital of France is' --max-tokens 40 | head -c 7; echo; echo ${PIPESTATUS[0]}"
+    assert shell(line) == (0, " Paris.\n0\n", "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_told_in_one_sentence():
-    command = f"{sys.executable} -m tx params gpt-2 > /dev/full"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "tx params: standard output cannot be written: No space left on device.\n"
+    full = "standard output cannot be written: No space left on device.\n"
+    assert shell("tx params gpt-2 > /dev/full") == (2, "", f"tx params: {full}")
+    code, out, err = shell("tx params gpt-2 2> /dev/full")
+    assert (code, err) == (0, "") and out.startswith("gpt-2: ")
+    assert shell("tx params xyzzy 2> /dev/full") == (2, "", "")
+    assert shell("tx params --top 2> /dev/full") == (2, "", "")  # refused by the parser, which writes by itself
+
+
+def test_a_standard_input_that_cannot_be_read():
+    code, out, err = shell("tx generate - 0> /dev/null")
+    assert (code, out, err) == (2, "", "tx generate: standard input cannot be read: Bad file descriptor.\n")
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # of the locales en_US.UTF-8 and C
@@ -333,6 +397,17 @@ def test_an_empty_prompt_is_refused_before_anything_is_loaded(tx, monkeypatch):
     for prompt in ("", "-"):
         code, _, err = tx("generate", prompt)
         assert code == 2 and "the prompt is empty" in err
+
+
+def test_an_answer_of_two_stacks_begins_with_what_either_file_names():
+    for config, generation, wanted in ((7, None, 7), (None, 0, 0), (7, 8, 7), (None, None, None)):
+        files = [{} if id is None else {"decoder_start_token_id": id} for id in (config, generation)]
+        model = SimpleNamespace(source_config=files[0], source_generation=files[1])
+        if wanted is not None:
+            assert _start(model) == wanted
+            continue
+        with pytest.raises(ValueError, match=r"does not say what an answer begins with"):
+            _start(model)
 
 
 def test_help_names_a_default_only_where_there_is_one(tx):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 
@@ -41,13 +42,29 @@ def test_pooling_is_the_mean_of_real_tokens():
     torch.testing.assert_close(pool(hidden, real), torch.tensor([[2.0, 4.0], [2.0, 4.0]]))
 
 
+@pytest.mark.parametrize("real", [torch.ones(2, 3), torch.ones(2, 3).long(), torch.ones(2, 1).bool(),
+                                  torch.ones(3, 2).bool(), torch.ones(2, 3, 1).bool()])  # fmt: skip
+def test_a_mask_that_is_none_of_these_tokens(real):
+    with pytest.raises(ValueError, match=r"hidden \(2, 3, 4\), real .*: expected \(B, T, D\) and \(B, T\)"):
+        pool(torch.ones(2, 3, 4), real)
+
+
 def test_a_search_that_does_not_fit():
-    query, passages = torch.zeros(4), torch.zeros(3, 4)
+    query, passages = F.normalize(torch.ones(4), dim=0), F.normalize(torch.ones(3, 4))
+    odd = torch.cat([passages, torch.full((1, 4), math.nan)])
     for bad, words in (((query, passages, 0), "k = 0"), ((query, passages, 1.5), "k = 1.5"),
                        ((query[:3], passages), r"query \(3,\), passages \(3, 4\)"),
-                       ((passages, passages), r"query \(3, 4\)")):  # fmt: skip
+                       ((passages, passages), r"query \(3, 4\)"),
+                       ((query * 2, passages), "query: a vector has length 2, expected 1"),
+                       ((query, passages / 3), "passages: a vector has length 0.3333, expected 1"),
+                       ((query, odd), "passages: a vector has length nan, expected 1"),
+                       ((query, passages.double()), "query is torch.float32, passages are torch.float64"),
+                       ((query, passages.int()), "passages: found torch.int32, expected a tensor"),
+                       (([1.0], passages), "query: found list, expected a tensor")):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             search(*bad)
+    assert search(query.bfloat16(), passages.bfloat16(), 1)[0][0] == pytest.approx(1, abs=0.01)
+    assert search(query, passages[:0]) == []
 
 
 @packaged
@@ -106,19 +123,49 @@ def test_another_pooling_is_refused(tmp_path):
     (tmp_path / "1_Pooling").mkdir()
     modes = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     (tmp_path / "1_Pooling/config.json").write_text(json.dumps(modes))
-    with pytest.raises(ValueError, match="pooling_mode_cls_token: only the mean"):
+    with pytest.raises(ValueError, match="pooling_mode_cls_token = True in config.json is not supported; "):
         Embedder(tmp_path)
 
 
+STEP, MEAN, MODEL = "sentence_transformers.models.", "1_Pooling/config.json", "sentence_bert_config.json"
+WHOLE = "config_sentence_transformers.json"
+
+
+def steps(*kinds, paths=("", "1_Pooling", "2_Normalize")):
+    return json.dumps([{"type": STEP + kind, "path": path} for kind, path in zip(kinds, paths, strict=False)])
+
+
 @pytest.mark.parametrize("name,content,words", [
-    ("1_Pooling/config.json", '{"pooling_mode": "cls"}', "asks for cls: only the mean"),
-    ("1_Pooling/config.json", '{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}',
-     "pooling_mode_mean_tokens, pooling_mode_max_tokens: only the mean"),
+    (MEAN, '{"pooling_mode": "cls"}', "pooling_mode = 'cls' in config.json is not supported"),
+    (MEAN, '{"pooling_mode": ["mean", "max"]}', r"pooling_mode = \['mean', 'max'\] in"),
+    (MEAN, '{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}',
+     "pooling_mode_max_tokens = True in config.json"),
+    (MEAN, '{"pooling_mode_cls_token": 1}', "pooling_mode_cls_token = 1 in config.json"),
+    (MEAN, '{"pooling_mode_mean_tokens": false}', "pooling_mode_mean_tokens = False in"),
+    (MEAN, '{"pooling_mode_median": true}', "pooling_mode_median = True in config.json"),
     ("1_Pooling/config.json", "[]", "damaged    config.json: expected a dict, found a list"),
-    ("modules.json", '[{"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"}]',
-     "modules.json has 'sentence_transformers.models.Dense', expected a transformer and its mean only"),
-    ("modules.json", "[null, 3]", "modules.json has None, expected"),
+    ("modules.json", steps("Transformer", "Pooling", "Dense"), "has Transformer, Pooling, Dense, expected"),
+    ("modules.json", steps("Transformer"), "modules.json has Transformer, expected a transformer and its mean"),
+    ("modules.json", steps("Transformer", "Normalize", "Pooling"), "has Transformer, Normalize, Pooling"),
+    ("modules.json", steps("Transformer", "Pooling", paths=("0_Transformer", "1_Pooling")),
+     "has the transformer in '0_Transformer' and the pooling in '1_Pooling', expected ''"),
+    ("modules.json", steps("Transformer", "Pooling", paths=("", 3)), "the pooling in 3, expected '' and the name"),
+    ("modules.json", "[null, 3]", "modules.json has None, 3, expected"),
     ("modules.json", "{}", "damaged    modules.json: expected a list, found a dict"),
+    (WHOLE, '{"similarity_fn_name": "dot"}', "any length by their dot product"),
+    (WHOLE, '{"similarity_fn_name": "euclidean"}', "similarity_fn_name = 'euclidean'"),
+    (WHOLE, '{"model_type": "SparseEncoder"}', "model_type = 'SparseEncoder' in conf"),
+    (WHOLE, '{"truncate_dim": 64}', "truncate_dim = 64 in config_sentence_transform"),
+    (WHOLE, '{"default_prompt_name": "query"}',
+     "default_prompt_name = 'query' in config_sentence_transformers.json, expected one of its prompts, {}"),
+    (WHOLE, '{"prompts": {"query": 3}, "default_prompt_name": "query"}',
+     "expected one of its prompts, {'query': 3}"),
+    (WHOLE, '{"prompts": ["query"], "default_prompt_name": ["query"]}', "expected one"),
+    (MODEL, '{"max_seq_length": "256"}', "max_seq_length = '256', expected 3 or more"),
+    (MODEL, '{"max_seq_length": 2}', "max_seq_length = 2, expected 3 or more"),
+    (MODEL, '{"max_seq_length": 0}', "max_seq_length = 0, expected 3 or more"),
+    ("sentence_roberta_config.json", '{"do_lower_case": true}', "do_lower_case = True in sentence_roberta"),
+    (MODEL, '{"transformer_task": "fill-mask"}', "transformer_task = 'fill-mask' in sentence"),
 ])  # fmt: skip
 def test_steps_that_are_not_taken_are_refused(tmp_path, name, content, words):
     (tmp_path / "1_Pooling").mkdir()
@@ -127,17 +174,53 @@ def test_steps_that_are_not_taken_are_refused(tmp_path, name, content, words):
         Embedder(tmp_path)
 
 
+def test_a_prompt_that_is_no_part_of_the_mean_is_refused(tmp_path):
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text('{"include_prompt": false}')
+    whole = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match="leaves its prompt out of the mean: include_prompt = false"):
+        Embedder(tmp_path)
+
+
+NEW = {  # the spelling of newer versions of the package
+    "modules.json": [
+        {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {"path": "mean", "type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling"},
+        {"path": "2_Normalize", "type": "sentence_transformers.base.modules.normalize.Normalize"},
+    ],
+    "mean/config.json": {"embedding_dimension": 384, "pooling_mode": "mean", "include_prompt": True},
+    "sentence_bert_config.json": {
+        "transformer_task": "feature-extraction", "module_output_name": "token_embeddings",
+        "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    },
+    "config_sentence_transformers.json": {
+        "model_type": "SentenceTransformer", "__version__": {"pytorch": "2.9"}, "similarity_fn_name": "dot",
+        "prompts": {"query": "query: ", "document": ""}, "default_prompt_name": None,
+    },
+}  # fmt: skip
+
+
 @packaged
-def test_the_new_spelling_of_the_mean_is_known_and_odd_lengths_are_refused(embed, tmp_path):
+def test_the_new_spelling_is_known(embed, tmp_path):
     shutil.copytree(locate("all-minilm-l6-v2"), tmp_path / "model")
-    (tmp_path / "model/1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
-    assert torch.equal(Embedder(tmp_path / "model")(TEXTS), embed(TEXTS))
-    for values, words in (({"max_seq_length": "256"}, "max_seq_length = '256', expected 3 or more"),
-                          ({"max_seq_length": 2}, "max_seq_length = 2, expected 3 or more"),
-                          ({"do_lower_case": True}, "do_lower_case .* is not supported")):  # fmt: skip
-        (tmp_path / "model/sentence_bert_config.json").write_text(json.dumps(values))
-        with pytest.raises(ValueError, match=words):
-            Embedder(tmp_path / "model")
+    (tmp_path / "model/mean").mkdir()
+    for name, values in NEW.items():
+        (tmp_path / "model" / name).write_text(json.dumps(values))
+    found = Embedder(tmp_path / "model")
+    assert torch.equal(found(TEXTS), embed(TEXTS)) and found.prompt == "" and found.longest == 512
+
+
+@packaged
+def test_the_default_prompt_stands_in_front_of_every_text(embed, tmp_path):
+    shutil.copytree(locate("all-minilm-l6-v2"), tmp_path / "model")
+    whole = {"prompts": {"query": "query: ", "document": "passage: "}, "default_prompt_name": "query"}
+    (tmp_path / "model/config_sentence_transformers.json").write_text(json.dumps(whole))
+    found = Embedder(tmp_path / "model")
+    texts = [*TEXTS, "word " * 300]
+    torch.testing.assert_close(found(texts), embed([f"query: {text}" for text in texts]), atol=1e-6, rtol=0)
+    assert found.encode("cat") == embed.encode("query: cat") and len(found.encode("word " * 300)) == 256
+    assert float((found(["a cat"]) * embed(["a cat"])).sum()) < 0.9  # measured: 0.69
 
 
 def test_a_decoder_is_refused(tmp_path):
@@ -148,6 +231,16 @@ def test_a_decoder_is_refused(tmp_path):
 
 
 @packaged
-def test_without_a_file_on_the_longest_text_the_positions_decide(tmp_path):
+@pytest.mark.parametrize("name,content,longest", [
+    (None, None, 512), ("tokenizer_config.json", '{"model_max_length": 128}', 128),
+    ("tokenizer_config.json", '{"model_max_length": 1000000000000000019884624838656}', 512),
+    ("tokenizer_config.json", '{"model_max_length": 1e30}', 512), ("tokenizer_config.json", "{}", 512),
+    (MODEL, '{"max_seq_length": null}', 512),
+    ("sentence_roberta_config.json", '{"max_seq_length": 64}', 64),
+    (MODEL, '{"max_seq_length": 1024}', 512),
+])  # fmt: skip
+def test_the_longest_text_is_read_where_the_files_say_it(tmp_path, name, content, longest):
     shutil.copytree(locate("all-minilm-l6-v2"), tmp_path / "model", ignore=shutil.ignore_patterns("sentence_*"))
-    assert Embedder(tmp_path / "model").longest == 512
+    if name is not None:
+        (tmp_path / "model" / name).write_text(content)
+    assert Embedder(tmp_path / "model").longest == longest

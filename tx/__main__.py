@@ -8,7 +8,7 @@ import warnings
 from contextlib import contextmanager
 from importlib import import_module
 
-from .commands.terminal import note, waiting
+from .commands.terminal import note, tell, to_nowhere, waiting
 
 COMMANDS = ("chat", "generate", "embed", "transcribe", "params", "bench")
 EXAMPLES = """
@@ -47,7 +47,10 @@ def parser():
 def main(arguments=None):
     """Run one command; returns the exit code: 0, 2 for what cannot be done, 130 after Ctrl-C."""
     name = "tx"
+    _open_streams()
     try:
+        if sys.stdout is None:
+            raise ValueError("standard output is closed: there is nowhere to write to.")
         with warnings.catch_warnings(), _flushed():
             warnings.showwarning = lambda warning, *where: note(f"({warning})")
             args = parser().parse_args(arguments)
@@ -65,12 +68,24 @@ def main(arguments=None):
         if error.filename is not None:
             note(f"{name}: {error.filename} cannot be used: {error.strerror}.")
             return 2
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere to go
+        to_nowhere(sys.stdout)
         if isinstance(error, BrokenPipeError):  # `… | head` has seen enough
             return 0
         note(f"{name}: standard output cannot be written: {error.strerror or error}.")
         return 2
     return 0
+
+
+def _open_streams():
+    """Take the numbers of standard streams that are closed: the next file to be opened would get one of them.
+
+    Standard error becomes one that drops what is written; the others stay None, and who needs them says so.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is this one's
+            if name == "stderr":
+                sys.stderr = os.fdopen(number, "w")
 
 
 @contextmanager
@@ -79,6 +94,7 @@ def _flushed():
     try:
         yield
     finally:
+        tell("")
         sys.stdout.flush()
 
 

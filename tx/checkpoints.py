@@ -16,7 +16,7 @@ from .families.writing import own_words, written
 from .files.errors import CheckpointError, shown
 from .files.packaged import locate
 from .files.safetensors import SafeTensors
-from .files.settings import read_config
+from .files.settings import read_config, read_settings
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 MOST_EXPERTS = 40_000  # layers times experts: each is an object, even without memory for its weights
@@ -41,6 +41,7 @@ def load(source, *, dtype=torch.float32, device="cpu"):
     tensors = open_tensors(path)
     model = build(tensors.config, path)
     _fill(model, tensors, path, dtype, device)
+    model.source_generation = read_settings(path / "generation_config.json")  # ends of a text, say
     return model.eval()
 
 
@@ -138,6 +139,9 @@ def save(model, folder):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps({**values, "dtype": dtype}, indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
+    if generation := getattr(model, "source_generation", None):
+        text = json.dumps(generation, indent=2) + "\n"
+        (folder / "generation_config.json").write_text(text, encoding="utf-8")
 
 
 def describe(model):

@@ -49,6 +49,7 @@ def compare(things, turns, progress=lambda text: None):
 
     Everything runs once before, unmeasured. turns: at least 1.
     """
+    _check_counts(turns=turns)
     things = dict(things) | {AGAIN: next(iter(things.values()))}
     times: dict[str, list[float]] = {name: [] for name in things}
     for turn in range(-1, turns):  # turn -1 warms up
@@ -65,12 +66,19 @@ def compare(things, turns, progress=lambda text: None):
     ]
 
 
+def _check_counts(**counts):
+    for name, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} = {value!r}: expected a whole number from 1.")
+
+
 # ── attention ────────────────────────────────────────────────────────────────────────────────────
 
 
 def bench_attention(T, *, n_heads=8, d_head=64, dtype=torch.float32, turns=9, progress=lambda text: None):
     """Causal attention (1, n_heads, T, d_head): [Row] of the flash kernel called by hand, `attention` and
     the formula. T: at most `LONGEST`."""
+    _check_counts(T=T, n_heads=n_heads, d_head=d_head, turns=turns)
     if T > LONGEST:
         raise ValueError(f"T = {T}: expected at most {LONGEST}, where the formula's scores take gigabytes.")
     g = torch.Generator().manual_seed(0)
@@ -109,6 +117,7 @@ class Decoding:
 
 def bench_decode(source, *, dtype, n_new=128, turns=3, compiled=True, progress=lambda text: None):
     """Greedy decoding, batch 1, of a llama-like checkpoint: a `Decoding`; `transformers` first if installed."""
+    _check_counts(n_new=n_new, turns=turns)
     if compiled:
         _check_compiler()
     progress("loading")
@@ -209,6 +218,7 @@ class PyTorchGpt(nn.Module):
 
 def bench_train(*, n_layers=6, d_model=384, n_heads=6, T=256, B=4, turns=7, progress=lambda text: None):
     """One step of training a small GPT, forward, backward and AdamW, in fp32: ([Row], number of parameters)."""
+    _check_counts(n_layers=n_layers, d_model=d_model, n_heads=n_heads, T=T, B=B, turns=turns)
     values = dict(model_type="gpt2", vocab_size=65, n_embd=d_model, n_layer=n_layers, n_head=n_heads,
                   n_positions=T, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0,
                   bos_token_id=0, eos_token_id=0)  # fmt: skip

@@ -29,7 +29,8 @@ class Conversation:
         cut_short: whether the last answer ended because it might have no more tokens.
 
     Raises:
-        ValueError: the model writes no text, there is no chat template, a context out of range.
+        ValueError: the model writes no text, there is no chat template, a context out of range, a system text
+            that is none.
     """
 
     def __init__(self, model, tokenizer, *, system=None, context=None):
@@ -37,6 +38,7 @@ class Conversation:
         self.system = [{"role": "system", "content": system}] if system else []
         self.context = model.config.max_positions if context is None else context
         _check_model(model.config, self.context)
+        _check_text("system", system or "")
         self.eos = ends(model, tokenizer)
         self.messages, self.ids, self.cache = [], [], Cache(model.config)
         self.n_read, self.n_forgotten, self.cut_short = 0, 0, False
@@ -57,12 +59,12 @@ class Conversation:
             sampling: temperature and the like, for `generate`.
 
         Raises:
-            ValueError: the question alone is too long for the context; no token may be written.
+            ValueError: the question is no text, or alone too long for the context; no token may be written; what
+                `generate` refuses.
         """
-        if not isinstance(text, str):
-            raise ValueError(f"text = {text!r:.80}: expected the question as a text.")
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens = {max_new_tokens}: an answer has 1 or more.")
+        _check_text("text", text)
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens = {max_new_tokens!r}: an answer has 1 or more.")
         messages = [*self.messages, {"role": "user", "content": text}]
         ids = self._fit(messages, max_new_tokens)
         room = min(max_new_tokens, self.context - len(ids))
@@ -123,10 +125,19 @@ class Conversation:
 
 
 def ends(model, tokenizer):
-    """Ids that end a text, by the tokenizer and by the `config.json`, where the model has one."""
-    given = getattr(model, "source_config", {}).get("eos_token_id")
-    given = given if isinstance(given, list) else [given]
-    return {id for id in [*given, *map(tokenizer.special.get, ("eos", "eot"))] if id is not None}
+    """Ids that end a text: all that `config.json`, `generation_config.json` and the tokenizer's files name.
+
+    Raises:
+        ValueError: what the files name is no id.
+    """
+    found = {id for role in ("eos", "eot", "eom") if (id := tokenizer.special.get(role)) is not None}
+    for name in ("source_config", "source_generation"):
+        given = getattr(model, name, {}).get("eos_token_id")
+        for id in given if isinstance(given, list) else [] if given is None else [given]:
+            if not isinstance(id, int) or isinstance(id, bool):
+                raise ValueError(f"eos_token_id = {given!r:.80} in the model's files: expected an id, or several.")
+            found.add(id)
+    return found
 
 
 def _agree(ids, others):
@@ -141,6 +152,11 @@ def _check_model(config, context):
     if not isinstance(context, int) or not 32 <= context <= config.max_positions:
         most = config.max_positions
         raise ValueError(f"context = {context!r}: expected 32 … {most}, as the model was made for.")
+
+
+def _check_text(name, text):
+    if not isinstance(text, str):
+        raise ValueError(f"{name} = {text!r:.80}: expected a text.")
 
 
 def _check_system(system, n, context):

@@ -10,12 +10,19 @@ import torch.nn.functional as F
 from ..checkpoints import load
 from ..encoder import Encoder
 from ..files.packaged import locate
-from ..files.settings import read_settings
+from ..files.sentence_transformers import read_recipe
 from ..tokenization import batch, load_tokenizer
 
 
 def pool(hidden, real):
-    """The mean over real tokens: hidden (B, T, D), real (B, T) booleans -> (B, D)."""
+    """The mean over real tokens: hidden (B, T, D), real (B, T) booleans -> (B, D).
+
+    Raises:
+        ValueError: another shape, or a mask that is not boolean.
+    """
+    if hidden.dim() != 3 or real.shape != hidden.shape[:2] or real.dtype != torch.bool:
+        found = f"hidden {tuple(hidden.shape)}, real {tuple(real.shape)} of {real.dtype}"
+        raise ValueError(f"{found}: expected (B, T, D) and (B, T) of booleans, True = a real token.")
     weights = real[..., None].to(hidden.dtype)  # (B, T, 1)
     return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)  # (B, D)
 
@@ -24,12 +31,12 @@ class Embedder:
     """Turns texts into vectors of unit length.
 
     Args:
-        source: an encoder's checkpoint, as for `load`. What the folder says of pooling and of the longest
-            text (`1_Pooling/config.json`, `sentence_bert_config.json`) is heeded, other steps
-            (`modules.json`) are refused.
+        source: an encoder's checkpoint, as for `load`. What a folder of sentence-transformers says of the
+            steps, the longest text and the prompt is heeded or refused, see `tx.files.sentence_transformers`.
 
     Attributes:
-        longest: tokens of a text that are read, [CLS] and [SEP] counted.
+        longest: tokens of a text that are read, prompt, [CLS] and [SEP] counted.
+        prompt: text in front of every text, "" where the folder names no default.
 
     Raises:
         ValueError: the model is no encoder, or its vectors are more than the mean.
@@ -37,17 +44,17 @@ class Embedder:
 
     def __init__(self, source="all-minilm-l6-v2"):
         folder = locate(source)
-        _check_modules(folder)
-        _check_pooling(folder)
+        self.prompt, longest = read_recipe(folder)
         self.model = load(source)
         if not isinstance(self.model, Encoder):
             raise ValueError(f"{source} is no encoder: texts become vectors with a BERT or its kind.")
         self.tokenizer = load_tokenizer(source)
-        self.longest = _longest(folder, self.model.config.max_positions)
+        most = self.model.config.max_positions
+        self.longest = most if longest is None else min(longest, most)
 
     def encode(self, text):
-        """The ids of a text; of one that is too long the beginning, and the last special token."""
-        ids = self.tokenizer.encode(text)
+        """The ids of prompt and text; of one that is too long the beginning, and the last special token."""
+        ids = self.tokenizer.encode(self.prompt + text)
         if len(ids) > self.longest:
             ids = ids[: self.longest - 1] + ids[-1:]
         return ids
@@ -77,21 +84,15 @@ def search(query, passages, k=5):
     """The k passages nearest to a query, best first: [(cosine, number of the passage), …].
 
     query (D,), passages (N, D), of unit length.
+
+    Raises:
+        ValueError: k below 1, or vectors of other shapes, of numbers that are no floating point, or not of
+            unit length.
     """
     _check_search(query, passages, k)
     cosines = passages @ query  # (N,)
     best = cosines.topk(min(k, len(passages)))
     return list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
-
-
-def _longest(folder, most):
-    settings = read_settings(folder / "sentence_bert_config.json")
-    longest = settings.get("max_seq_length") or most
-    if not isinstance(longest, int) or longest < 3:
-        raise ValueError(f"{folder}: sentence_bert_config.json, max_seq_length = {longest!r}, expected 3 or more.")
-    if settings.get("do_lower_case"):
-        raise ValueError(f"{folder}: do_lower_case in sentence_bert_config.json is not supported.")
-    return min(longest, most)
 
 
 def _check_texts(texts, batch_size):
@@ -105,23 +106,17 @@ def _check_texts(texts, batch_size):
 def _check_search(query, passages, k):
     if not isinstance(k, int) or k < 1:
         raise ValueError(f"k = {k!r}: expected a whole number from 1.")
+    for name, x in (("query", query), ("passages", passages)):
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            found = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+            raise ValueError(f"{name}: found {found}, expected a tensor of floating-point numbers.")
     if query.dim() != 1 or passages.dim() != 2 or passages.shape[1] != len(query):
         shapes = f"query {tuple(query.shape)}, passages {tuple(passages.shape)}"
         raise ValueError(f"{shapes}: expected (D,) and (N, D).")
-
-
-def _check_modules(folder):
-    """A step between the model and the vector that is not taken here is refused, such as a Dense layer."""
-    for module in read_settings(folder / "modules.json", list):
-        kind = module.get("type") if isinstance(module, dict) else module
-        if str(kind).rpartition(".")[2] not in ("Transformer", "Pooling", "Normalize"):
-            raise ValueError(f"{folder}: modules.json has {kind!r:.80}, expected a transformer and its mean only.")
-
-
-def _check_pooling(folder):
-    given = read_settings(folder / "1_Pooling" / "config.json")
-    modes = [name for name, on in given.items() if name.startswith("pooling_mode") and on is True]
-    modes = [given["pooling_mode"]] if "pooling_mode" in given else modes  # the new spelling
-    if modes and modes not in (["pooling_mode_mean_tokens"], ["mean"]):
-        asked = ", ".join(map(str, modes))
-        raise ValueError(f"{folder} asks for {asked}: only the mean over tokens is supported.")
+    if query.dtype != passages.dtype:
+        raise ValueError(f"query is {query.dtype}, passages are {passages.dtype}: expected one type.")
+    for name, x in (("query", query[None]), ("passages", passages)):
+        lengths = x.float().norm(dim=-1)  # (N,)  1 for the query
+        odd = lengths[~((lengths - 1).abs() <= 0.01)]  # (n,)  also where it is NaN
+        if len(odd):
+            raise ValueError(f"{name}: a vector has length {float(odd[0]):.4g}, expected 1.")

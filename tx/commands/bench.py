@@ -18,6 +18,10 @@ examples:
   python -m tx bench train                      a step of a GPT of 10.7 million parameters (a minute)
 """
 DTYPES = ("float32", "bfloat16")
+OWN: dict[str, dict] = {  # options of one measurement, with their defaults
+    "attention": {"lengths": [512, 1024, 2048, 4096]},
+    "decode": {"model": "smollm2-135m-instruct", "tokens": 128, "no_compile": False},
+}
 
 
 def add_arguments(parser):
@@ -26,15 +30,22 @@ def add_arguments(parser):
     add("--turns", type=positive, metavar="N", help="turns to take the median of (default: 9, 3 and 7)")
     add("--threads", type=positive, default=2, metavar="N", help="threads of PyTorch (default: %(default)s)")
     add("--dtype", choices=DTYPES, help="numbers (default: float32; decode: both in turn)")
-    add("--lengths", type=positive, nargs="+", default=[512, 1024, 2048, 4096], metavar="T",
+    add("--lengths", type=positive, nargs="+", metavar="T",
         help="attention: numbers of tokens (default: 512 1024 2048 4096)")  # fmt: skip
-    add("--model", default="smollm2-135m-instruct", metavar="SOURCE",
-        help="decode: a decoder, packaged, a folder or a .gguf file (default: %(default)s)")  # fmt: skip
-    add("--tokens", type=positive, default=128, metavar="N", help="decode: new tokens (default: %(default)s)")
-    add("--no-compile", action="store_true", help="decode: leave out the compiled blocks")
+    add("--model", metavar="SOURCE",
+        help=f"decode: a decoder, packaged, a folder or a .gguf file (default: {OWN['decode']['model']})")
+    add("--tokens", type=positive, metavar="N", help="decode: new tokens (default: 128)")
+    add("--no-compile", action="store_true", default=None, help="decode: leave out the compiled blocks")
 
 
 def run(args):
+    for what, options in OWN.items():
+        for name, default in options.items():
+            if what == args.what and getattr(args, name) is None:
+                setattr(args, name, default)
+            elif what != args.what and getattr(args, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} does nothing here: it belongs to python -m tx bench {what}.")
     with waiting("loading PyTorch"):
         import torch
 

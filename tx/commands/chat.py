@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from .terminal import (
     add_writing,
+    check_listens,
     check_text,
     check_writing,
     choices,
@@ -39,6 +40,7 @@ def add_arguments(parser):
 
 def run(args):
     check_writing(args)
+    check_listens()
     check_text(args.system or "", "--system")
     model, tokenizer = load_writer(args)
     from ..apps.conversation import Conversation
@@ -60,7 +62,7 @@ def _next():
     """The next line of a person or a pipe; None at its end."""
     try:
         if not sys.stdin.isatty():
-            return listen(sys.stdin.readline) or None
+            return listen("readline") or None
         with suppress(ImportError):  # arrow keys and history, where the system has them
             import readline  # noqa: F401
         return input(PROMPT)

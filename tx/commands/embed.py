@@ -23,7 +23,7 @@ examples:
 def add_arguments(parser):
     parser.add_argument("texts", nargs="*", metavar="TEXT", help='texts, or with --search one file ("-": stdin)')
     parser.add_argument("--search", metavar="QUERY", help="find the passages of a file nearest to this text")
-    parser.add_argument("--top", type=positive, default=5, metavar="N", help="so many passages (default: 5)")
+    parser.add_argument("--top", type=positive, metavar="N", help="with --search so many passages (default: 5)")
     parser.add_argument("--model", default="all-minilm-l6-v2", metavar="SOURCE",
                         help="an encoder whose vectors are pooled by the mean (default: %(default)s)")  # fmt: skip
 
@@ -31,6 +31,8 @@ def add_arguments(parser):
 def run(args):
     if args.search is not None and len(args.texts) != 1:
         raise ValueError(f"--search reads one FILE (or -), {len(args.texts)} are given.")
+    if args.search is None and args.top is not None:
+        raise ValueError(f"--top {args.top} does nothing without --search QUERY.")
     if not args.texts:
         raise ValueError('there is no text: python -m tx embed "A cat sleeps." "A kitten naps."')
     named = {f"TEXT {number}": text for number, text in enumerate(args.texts, 1)}
@@ -46,13 +48,13 @@ def run(args):
 
         embed = Embedder(args.model)
     texts = args.texts if args.search is None else [args.search, *(text for _, text in found)]
-    long = sum(len(embed.tokenizer.encode(text)) > embed.longest for text in texts)
+    long = sum(len(embed.tokenizer.encode(embed.prompt + text)) > embed.longest for text in texts)
     if long:
         note(f"({long} of {len(texts)} texts are longer than {embed.longest} tokens; their rest is not read.)")
     vectors = embed(texts, on_batch=lambda done, all: status(f"reading … {done} of {all} texts"))  # (N, D)
     status("")
     if args.search is not None:
-        _show_search(vectors, found, args.top)
+        _show_search(vectors, found, args.top or 5)
     elif sys.stdout.isatty():
         _show_cosines(texts, vectors)
     else:

@@ -1,5 +1,7 @@
 """`python -m tx generate`: go on with a text."""
 
+from contextlib import ExitStack
+
 from .terminal import (
     add_writing,
     check_text,
@@ -58,14 +60,19 @@ def run(args):
     start = _start(model) if two else None
     stream = tokenizer.stream(args.stop)
 
+    before = ExitStack()
+
     def on_token(token, step):
+        before.close()
         write(stream.push(token))
         return stream.stopped
 
     eos = sorted(ends(model, tokenizer))
     options = choices(args) | {"start": start, "eos": eos, "beams": args.beams}
     if args.beams == 1:
-        generate(model, torch.tensor([ids]), args.max_tokens, on_token=on_token, **options)
+        with before:
+            before.enter_context(waiting(f"reading {len(ids)} tokens"))  # until the first one comes
+            generate(model, torch.tensor([ids]), args.max_tokens, on_token=on_token, **options)
     else:  # which of the texts wins is known at the end
         with waiting(f"searching with {args.beams} beams"):
             tokens = generate(model, torch.tensor([ids]), args.max_tokens, **options)[0]  # (T,)
@@ -77,7 +84,8 @@ def run(args):
 
 def _start(model):
     """The id that an answer of two stacks begins with."""
-    start = model.source_config.get("decoder_start_token_id")
+    files = (model.source_config, model.source_generation)
+    start = next((id for file in files if (id := file.get("decoder_start_token_id")) is not None), None)
     if start is None:
         raise ValueError("this checkpoint does not say what an answer begins with (decoder_start_token_id).")
     return start

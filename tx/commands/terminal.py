@@ -1,6 +1,7 @@
 """What all commands need at a terminal: a sign of life, notes, options for writing text."""
 
 import argparse
+import os
 import sys
 import threading
 import time
@@ -32,12 +33,26 @@ def waiting(what):
 def status(text):
     """One line on a terminal that the next one replaces."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        tell(f"\r\x1b[K{text}")
 
 
 def note(text):
     """A sentence for a person; what a command makes goes to stdout, and this does not."""
-    print(text, file=sys.stderr, flush=True)
+    status("")
+    tell(text + "\n")
+
+
+def tell(text):
+    """A piece of text to stderr, at once. Where nobody can read it, the work goes on."""
+    try:
+        print(text, end="", file=sys.stderr, flush=True)
+    except OSError:
+        to_nowhere(sys.stderr)
+
+
+def to_nowhere(stream):
+    """What was written to a stream that takes nothing, and what will be, is dropped, also when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write(text):
@@ -49,16 +64,26 @@ def readable(file):
     """The text of a file, of standard input for "-"."""
     try:
         if file == "-":
-            return listen(sys.stdin.read)
+            return listen("read")
         with open(file, encoding="utf-8") as opened:
             return characters(opened.read, file)
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
 
 
-def listen(read):
-    """What `sys.stdin.read` or `.readline` gives."""
-    return characters(read, "standard input")
+def check_listens():
+    """Refuse a standard input that is closed."""
+    if sys.stdin is None:
+        raise ValueError("standard input is closed: there is nothing to read.")
+
+
+def listen(method):
+    """What a method of standard input gives, "read" or "readline"."""
+    check_listens()
+    try:
+        return characters(getattr(sys.stdin, method), "standard input")
+    except OSError as error:
+        raise ValueError(f"standard input cannot be read: {error.strerror or error}.") from error
 
 
 def characters(read, name):

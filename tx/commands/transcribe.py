@@ -4,10 +4,11 @@ from warnings import catch_warnings
 
 from .terminal import note, status, waiting
 
-HELP = "write down what is said in recordings (PCM wav, English)"
+HELP = "write down what is said in recordings (wav files, English)"
 EXAMPLES = """
 Any sample rate, mono or stereo, any length: the model hears up to 30 s at a time, and a longer recording is
-cut where it is quietest. Other formats: ffmpeg -i IN -ac 1 -ar 16000 OUT.wav
+cut where it is quietest. Where the text goes round in a loop, the model tries again with bolder draws.
+Samples are integers of 8 to 32 bits or floats. Other formats: ffmpeg -i IN -ac 1 -ar 16000 OUT.wav
 
 examples:
   python -m tx transcribe talk.wav
@@ -24,7 +25,7 @@ def add_arguments(parser):
 def run(args):
     from ..apps.audio import read_wav
 
-    with catch_warnings(action="ignore"):  # each comes with its file
+    with waiting("looking at the files"), catch_warnings(action="ignore"):  # each comes with its file
         for file in args.files:
             read_wav(file)  # a file that cannot be read is refused before any work is done
     with waiting(f"loading {args.model}"):
@@ -48,5 +49,7 @@ def _write_down(transcribe, file):
             status(f"listening … {stop:.0f} of {length:.0f} s")
 
     status("listening …")
-    if not transcribe(file, on_text=on_text):
+    with catch_warnings(action="always"):  # two files may have the same to say
+        text = transcribe(file, on_text=on_text)
+    if not text:
         note(f"({file}: nothing is said.)")

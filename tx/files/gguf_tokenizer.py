@@ -22,7 +22,7 @@ SAME = {
     "codeshell": "smollm", "llama3": "llama-bpe", "llama-v3": "llama-bpe", "stablelm2": "qwen2",
 }  # fmt: skip
 GGUF_ROLES = {
-    "bos": "bos", "eos": "eos", "eot": "eot", "unk": "unknown", "pad": "padding", "cls": "cls",
+    "bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown", "pad": "padding", "cls": "cls",
     "sep": "seperator", "mask": "mask",
 }  # fmt: skip
 LISTS: dict[str, dict[str, type]] = {  # what a kind cannot do without

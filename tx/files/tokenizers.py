@@ -17,7 +17,7 @@ from .errors import CheckpointError
 from .sentencepiece import read_sentencepiece
 from .vocabularies import BERT_NAMES, CONTROL, byte_level, sentence_pieces, surround, word_pieces
 
-ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+ROLES = ("bos", "eos", "eot", "eom", "unk", "sep", "pad", "cls", "mask")
 
 # ── folders ──────────────────────────────────────────────────────────────────────────────────────
 
