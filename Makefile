@@ -78,11 +78,12 @@ reset: .venv/.core  ## make reset EX=03: start the exercises of a chapter again 
 
 # ── keeping it true ─────────────────────────────────────────────────────────────────────────────
 
-check: .venv/.all  ## the quick tests, for daily work (a few minutes)
-	@echo "▸ lint, types"; $(BIN)/ruff check . && $(BIN)/mypy
-	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q --dist worksteal \
+check: .venv/.all  ## lint, types, the quick tests: for daily work; says at its end how long it took
+	@start=$$(date +%s); echo "▸ lint, types" && $(BIN)/ruff check . && $(BIN)/mypy && \
+	echo "▸ quick tests" && $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q --dist worksteal \
 	  $(foreach name,grading graders_proof commands sampling tokenization embedding transcription checkpoints \
-	    shapes families counting notebooks,--ignore tests/test_$(name).py)
+	    shapes families counting notebooks,--ignore tests/test_$(name).py) && \
+	took=$$(( $$(date +%s) - start )) && echo "✓ the quick checks passed in $$((took / 60)) min $$((took % 60)) s"
 
 test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, types, all tests, every notebook, the graders' proof, the site
 	@echo "▸ 1/6 lint, types"; $(BIN)/ruff check . && $(BIN)/mypy

@@ -67,7 +67,7 @@ def _left_out(definition, lines):
         for statement in body if isinstance(body, list) else []:
             value = statement.value if isinstance(statement, ast.Expr) else None
             docstring = statement is body[0] and isinstance(getattr(value, "value", None), str)
-            if docstring or _is_check(statement):
+            if docstring or is_check(statement):
                 end = statement.end_lineno
                 while end < len(lines) and not lines[end].strip():
                     end += 1
@@ -75,10 +75,10 @@ def _left_out(definition, lines):
     return dropped
 
 
-def _is_check(statement):
+def is_check(statement):
     """Whether a statement calls a `_check_…` function, or is an `if` with nothing but such calls."""
     if isinstance(statement, ast.If):  # `if not torch.compiler.is_compiling():`
-        return not statement.orelse and all(map(_is_check, statement.body))
+        return not statement.orelse and all(map(is_check, statement.body))
     function = getattr(getattr(statement, "value", None), "func", None)
     called = getattr(function, "id", getattr(function, "attr", ""))
     return isinstance(statement, ast.Expr) and called.lstrip("_").startswith("check_")

@@ -17,8 +17,8 @@ and one more script into each kind.
 """
 
 from tx.course.widgets.editor import mask_editor
+from tx.course.widgets.frame import Widget
 from tx.course.widgets.maps import attention_map, heads
-from tx.course.widgets.page import Widget
 from tx.course.widgets.plane import retrieval
 
 __all__ = ["Widget", "attention_map", "heads", "mask_editor", "retrieval"]

@@ -2,7 +2,7 @@
 
 import re
 
-from tx.course.widgets.page import assembled, plain
+from tx.course.widgets.frame import assembled, plain
 
 
 def mask_editor(

@@ -1,6 +1,6 @@
 """Attention maps: `heads.js` lets a reader choose among several, `map.js` draws one."""
 
-from tx.course.widgets.page import assembled, plain
+from tx.course.widgets.frame import assembled, plain
 
 
 def heads(tokens, maps, *, keys=None, names=None, title=None):

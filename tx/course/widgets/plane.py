@@ -2,7 +2,7 @@
 
 import math
 
-from tx.course.widgets.page import assembled, point, rounded
+from tx.course.widgets.frame import assembled, point, rounded
 
 
 def retrieval(
