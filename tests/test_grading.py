@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # the synthetic course, whatever
 import grading_course as course  # noqa: E402
 
 from tx.course import contracts  # noqa: E402
-from tx.course.grading import live, plugin, proof, tables, wire  # noqa: E402
+from tx.course.authoring import proof  # noqa: E402
+from tx.course.grading import live, plugin, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
 from tx.course.grading.advice import advise  # noqa: E402
 from tx.course.grading.comparing import compare, name_of, telling  # noqa: E402
@@ -691,6 +692,62 @@ def test_a_renamed_function(judged):
 def test_a_lost_tag(judged):
     report = judged(RIGHT)
     assert report.state == "passed" and '"tx": {"exercise": "times"}' in report.notes[0]
+
+
+def test_a_cell_that_became_text(judged, sandbox, tmp_path):
+    """Key M in Jupyter's command mode."""
+    path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", OWN, "x = 1")
+    notebook = json.loads(path.read_text())
+    notebook["cells"][1]["cell_type"] = "markdown"
+    path.write_text(json.dumps(notebook))
+    report = judge_notebook(Notebook.read(path), course.times, sandbox)
+    assert report.state == "error" and report.reason == "cell 2 is text now: make it code again (key Y)"
+    notebook["cells"][2]["source"] = RIGHT  # a copy in a cell of one's own
+    path.write_text(json.dumps(notebook))
+    report = judge_notebook(Notebook.read(path), course.times, sandbox)
+    assert report.state == "passed" and report.notes[0].startswith("cell 2 is text now")
+
+
+SETTINGS = ["torch.set_grad_enabled(False)", "torch.set_default_dtype(torch.float64)",
+            "torch.set_default_device('meta')"]  # fmt: skip
+FILLED = """
+def times(x, n):
+    assert x.dtype == torch.float32 and x.device.type == "cpu"
+    return x * n + torch.zeros(1)
+"""
+
+
+def graded_by_gradients():
+    """x times n, where its gradient counts as well."""
+    made = course.exercise("times")
+    made.mistakes.clear()
+    made._cases = lambda g: [(torch.randn(2, 3, generator=g), 2)]
+    made.call(lambda f, x, n: f.gradients(x, n))
+    return made
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_a_notebook_sets_for_torch_changes_no_verdict(setting, sandbox, tmp_path, restored):
+    path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", setting, (FILLED, "times"))
+    report = judge_notebook(Notebook.read(path), graded_by_gradients(), sandbox)
+    assert report.state == "passed", report.reason
+    space = {"torch": torch}  # and in a live notebook
+    exec(setting + FILLED, space)
+    before = restored()
+    report = graded_by_gradients().judge(space["times"])
+    assert report.state == "passed", report.reason
+    assert restored() == before  # the notebook has its setting back
+
+
+@pytest.fixture
+def restored():
+    """restored() -> torch's settings now; afterwards they are as before."""
+    now = lambda: (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device())
+    gradients, dtype, _ = now()
+    yield now
+    torch.set_grad_enabled(gradients)
+    torch.set_default_dtype(dtype)
+    torch.set_default_device(None)
 
 
 def test_the_tagged_cell_wins(judged):

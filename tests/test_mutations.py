@@ -1,15 +1,16 @@
 """Break `tx` one line at a time: its own tests must turn red every time.
 
-Each mutant is one edit of one module; the tests of that module run against it, in a child of a
-process that has imported what they need, and have to fail. An edit that no longer applies is a
-failure too, so that the list follows the code.
+Each mutant is one edit of one module, "masks" or "files.gguf". The tests of that module, or those of its
+folder where it has none of its own, run against it, in a child of a process that has imported what they
+need, and have to fail. An edit that no longer applies is a failure too, so that the list follows the code.
 
     python tests/test_mutations.py [WORDS]      run those of module WORDS, or whose edit contains WORDS, and watch
 """
 
-import importlib.util
 import os
 import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -99,30 +100,42 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def load(module, source):
-    """Put `source` in the place of tx.<module>, and in the place of what imported it before."""
-    spec = importlib.util.spec_from_loader(f"tx.{module}", loader=None)
-    mutant = importlib.util.module_from_spec(spec)
-    mutant.__package__ = "tx"
-    sys.modules[f"tx.{module}"] = mutant
-    exec(compile(source, f"tx/{module}.py (mutant)", "exec"), mutant.__dict__)
+def place(module):
+    """The file of a module, and of the tests that have to notice what is wrong with it."""
+    *folders, name = module.split(".")
+    own = ROOT / "tests" / f"test_{name}.py"
+    tests = own if own.exists() or not folders else ROOT / "tests" / f"test_{folders[-1]}.py"
+    return ROOT.joinpath("tx", *folders, f"{name}.py"), tests
+
+
+class Mutant(SourceFileLoader):
+    """Finds one module, and imports it from another source than its file's."""
+
+    def __init__(self, module, path, source):
+        super().__init__(f"tx.{module}", str(path))
+        self.source = source
+
+    def find_spec(self, name, path=None, target=None):
+        return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+
+    def get_code(self, name):
+        return compile(self.source, f"{self.path} (mutant)", "exec")
 
 
 def survives(module, old, new):
     """Why the mutant was not killed, or None. Runs in a child process that is spent afterwards."""
-    path = ROOT / "tx" / f"{module}.py"
+    path, tests = place(module)
     source = path.read_text(encoding="utf-8")
     if old not in source:
         return "the edit does not apply any more"
-    tests = str(ROOT / "tests" / f"test_{module}.py")
     child = os.fork()
     if child == 0:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(nowhere.fileno(), 2)
-        load(module, source.replace(old, new, 1))
+        sys.meta_path.insert(0, Mutant(module, path, source.replace(old, new, 1)))  # before anything imports it
         quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
-        os._exit(int(pytest.main([*quiet, tests])))
+        os._exit(int(pytest.main([*quiet, str(tests)])))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return None if code == 1 else f"survived (pytest ended with {code})"
 
@@ -138,7 +151,7 @@ def main(words=""):
     for number, (module, old, new) in enumerate(chosen, 1):
         why = survives(module, old, new)
         alive += why is not None
-        print(f"{number}/{len(chosen)} tx/{module}.py  - {old!r}  + {new!r}  {why or 'killed'}", flush=True)
+        print(f"{number}/{len(chosen)} tx.{module}  - {old!r}  + {new!r}  {why or 'killed'}", flush=True)
     return alive
 
 

@@ -33,6 +33,15 @@ class Second:
         _check_heads(x)
         return text
 
+    def guarded(self, x):
+        if not torch.compiler.is_compiling():  # the check waits for the device
+            masks.check_mask(x)
+            _check_heads(x)
+        if x is None:
+            _check_heads(x)
+            x = 0
+        return x
+
 
 CONSTANT = 3.0
 '''
@@ -62,7 +71,21 @@ def test_a_class_loses_every_docstring_and_check(package):
         "\n"
         "    def method(self, x):\n"
         '        text = """kept: no docstring"""\n'
-        "        return text"
+        "        return text\n"
+        "\n"
+        "    def guarded(self, x):\n"
+        "        if x is None:\n"
+        "            x = 0\n"
+        "        return x"
+    )
+
+
+def test_a_guard_of_nothing_but_checks_goes_with_them(package):
+    assert quoting.quote("sample.Second.guarded") == (
+        "def guarded(self, x):\n"
+        "    if x is None:\n"
+        "        x = 0\n"
+        "    return x"
     )
 
 

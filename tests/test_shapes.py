@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tx.course import shapes
+from tx.course.authoring import shapes
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,6 +59,10 @@ RIGHT = {
     "argument": "def f(\n    x,  # (T, D)\n    y,  # (D,)\n):\n    return x @ y  # (T,)\n"
                 "f(torch.zeros(2, 3), torch.zeros(3))",
     "docstring": "def f(x):\n    '''x (T, D)'''\n    return x.sum(0)  # (D,)\nf(torch.zeros(2, 3))",
+    "refused first": "def _check_x(x):\n    assert x.ndim == 2\n"
+                     "def f(x):\n    '''x (T, D)'''\n    if len(x) > 1:\n        _check_x(x)\n"
+                     "    return x.sum(0)  # (D,)\nf(torch.zeros(2, 3))\n"
+                     "try:\n    f(torch.zeros(4))\nexcept AssertionError: pass",
     "inside an expression": "x = torch.cat([\n    torch.zeros(2, 3),  # (T, D)\n"
                             "    torch.zeros(4, 3),  # (S, D)\n])  # (T+S, D)",
     "chain": "x = (torch.zeros(4, 6)  # (T, H*d_k)\n     .view(4, 3, 2)  # (T, H, d_k)\n"

@@ -4,6 +4,7 @@ The browser tests need a Chromium. Where there is none they are skipped with a s
 (environment CI=true) they fail instead.
 """
 
+import inspect
 import json
 import re
 import shutil
@@ -20,6 +21,8 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 from filelock import FileLock
+
+import tx
 
 ROOT = Path(__file__).resolve().parents[1]
 PHONE = {"width": 390, "height": 844}
@@ -103,7 +106,8 @@ def visit(browser, address):
         page.wrong = wrong
         page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("requestfailed", lambda request: wrong.append(f"failed: {request.url}"))
+        page.on("requestfailed", lambda r: None if r.failure == "net::ERR_ABORTED"  # one went on to another page
+                else wrong.append(f"failed: {r.url}"))  # fmt: skip
         page.on("response", lambda r: wrong.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
         page.on("request", lambda r: None if r.url.startswith((address, "data:", "blob:"))
                 else wrong.append(f"foreign: {r.url}"))  # fmt: skip
@@ -193,6 +197,35 @@ def test_a_chapter_links_its_exercises_and_its_source(site, soups):
         assert any("exercise" in cell["metadata"].get("tags", []) for cell in cells)
         for module in chapter["modules"]:
             assert box.select_one(f"a[href='source/{module}.html']")
+
+
+def test_every_public_name_is_on_the_page_of_the_api(soups):
+    """With its signature, and every section of its docstring taken apart."""
+    page = soups["source/api.html"]
+    found = {dt["id"] for dt in page.select("dl.py > dt[id]")}
+    assert {f"tx.{name}" for name in tx.__all__} <= found
+    assert {"tx.Decoder.forward", "tx.Mask.dense", "tx.apps.counting.count", "tx.files.gguf.Gguf",
+            "tx.files.packaged.locate"} <= found  # fmt: skip
+    text = "\n".join(block.text for block in page.select("article :is(p, dt)"))
+    assert "`" not in text and " at 0x" not in text and "“" not in text
+    assert not re.search(r"^\s*(Args|Attributes|Returns|Yields|Raises):", text, re.M)
+    attention = page.find(id="tx.attention").parent
+    names = [dt.text for dt in attention.select("dd > dl:not(.py) > dt")]
+    assert names == [*inspect.signature(tx.attention).parameters, "ValueError"]
+    assert attention.select_one("dd table"), "the paths of `how` are a table"
+    assert "# " in page.find(id="tx.Config").parent.select_one("pre").text  # the comments beside the switches
+
+
+def test_docstrings_are_read_in_every_layout_that_we_write(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "book/_ext"))
+    from txsite import api
+
+    text = "Sum.\n\nn: a number. other: one\n    more.\nGoes on: here.\n\nArgs:\n    a, b: two.\n\n        | x |\n"
+    first = ["`n`", ": a number.", "", "`other`", ": one", "  more.", "  Goes on: here."]
+    second = ["`a`, `b`", ": two.", "", "  | x |"]
+    assert api.as_myst(text, ["n", "other"]).splitlines() == [
+        "Sum.", "", "**Arguments**", "", *first, "", "**Arguments**", "", *second]  # fmt: skip
+    assert api.as_myst("Yields:\n    `Row`: {n: x}.") == "**Yields**\n\n`Row`: {n: x}."
 
 
 def test_replies_to_predictions_are_all_there_and_folded(soups):

@@ -6,6 +6,7 @@
     predictions   predict, then run: the replies, folded, under the cell that reveals them
     figures       a figure without a written alternative text stops the build
     widget        an interactive figure on a page that is not a notebook
+    api           every public name of `tx`, from the docstrings
     lighter       the theme without what no page uses
 """
 
@@ -18,8 +19,8 @@ if str(ROOT) not in sys.path:
 
 
 def setup(app):
-    from . import chapters, equations, figures, lighter, mathjax, predictions, widget
+    from . import api, chapters, equations, figures, lighter, mathjax, predictions, widget
 
-    for module in (mathjax, equations, chapters, predictions, figures, widget, lighter):
+    for module in (mathjax, equations, chapters, predictions, figures, widget, api, lighter):
         module.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

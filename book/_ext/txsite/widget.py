@@ -6,6 +6,8 @@
     :::
 """
 
+from pathlib import Path
+
 import yaml
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -22,7 +24,8 @@ class Widget(Directive):
         if make is None:
             raise self.error(f"tx.course.widgets has no widget {self.arguments[0]!r}")
         arguments = yaml.safe_load("\n".join(self.content)) or {}
-        self.state.document.settings.env.note_dependency(widgets.__file__)
+        for path in Path(widgets.__file__).parent.glob("*.*"):  # scripts and the style too
+            self.state.document.settings.env.note_dependency(str(path))
         return [nodes.raw("", make(**arguments)._repr_html_(), format="html")]
 
 

@@ -2,7 +2,8 @@
 
 A quoting cell carries the tag `quote` and the metadata `{"tx": {"quote": "masks.Mask"}}`; a list quotes
 several definitions, "multihead.MultiHeadAttention.forward" one method. A quote is the text of `tx` word
-for word, comments and annotations included, without docstrings and without calls of `check_…` functions.
+for word, comments and annotations included, without docstrings and without argument checks: calls of
+`_check_…` functions, and an `if` that holds nothing else.
 
     python -m tx.course.authoring.quoting            refresh every quoting cell of the book
     python -m tx.course.authoring.quoting --check    write nothing; list the cells that differ from tx
@@ -59,21 +60,28 @@ def _names(node):
 
 
 def _left_out(definition, lines):
-    """Numbers of the lines of docstrings and `check_…` calls in a definition, with blank ones after."""
+    """Numbers of the lines of docstrings and argument checks in a definition, with blank ones after."""
     dropped: set[int] = set()
     for node in ast.walk(definition):
         body = getattr(node, "body", [])
         for statement in body if isinstance(body, list) else []:
             value = statement.value if isinstance(statement, ast.Expr) else None
             docstring = statement is body[0] and isinstance(getattr(value, "value", None), str)
-            function = getattr(value, "func", None)
-            called = getattr(function, "id", getattr(function, "attr", ""))
-            if docstring or called.lstrip("_").startswith("check_"):
+            if docstring or is_check(statement):
                 end = statement.end_lineno
                 while end < len(lines) and not lines[end].strip():
                     end += 1
                 dropped.update(range(statement.lineno, end + 1))
     return dropped
+
+
+def is_check(statement):
+    """Whether a statement calls a `_check_…` function, or is an `if` with nothing but such calls."""
+    if isinstance(statement, ast.If):  # `if not torch.compiler.is_compiling():`
+        return not statement.orelse and all(map(is_check, statement.body))
+    function = getattr(getattr(statement, "value", None), "func", None)
+    called = getattr(function, "id", getattr(function, "attr", ""))
+    return isinstance(statement, ast.Expr) and called.lstrip("_").startswith("check_")
 
 
 def quoted(cell):

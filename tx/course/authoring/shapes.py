@@ -43,7 +43,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tx.course.authoring import notebooks
+from tx.course.authoring import notebooks, quoting
 
 ROOT = notebooks.ROOT
 LETTERS = {"B", "T", "S", "H", "G", "D", "E", "V", "L", "W", "N", "d_k", "d_v", "d_ff", "d_half"}
@@ -559,9 +559,9 @@ def _outside_functions(node):
 
 
 def _is_guard(node):
-    """`check_…(…)`, or an `if` that raises: what it refuses need not have the shape of an argument."""
+    """An argument check, or an `if` that raises: what it refuses need not have the shape of an argument."""
     refuses = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise)
-    return refuses or isinstance(node, ast.Expr) and ast.unparse(node).lstrip("_").startswith("check_")
+    return refuses or quoting.is_check(node)
 
 
 def _is_docstring(node):

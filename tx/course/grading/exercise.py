@@ -17,6 +17,7 @@ from tx.course.grading import report as words
 from tx.course.grading.advice import refuses
 from tx.course.grading.comparing import TOLERANCE, Mismatch, compare, name_of
 from tx.course.grading.impl import Gone, Impl, InProcess, Raised, Session, TimedOut
+from tx.course.grading.learner import as_torch_comes
 from tx.course.grading.reach import Borrowed
 from tx.course.grading.report import Report
 
@@ -142,7 +143,8 @@ class Exercise:
             session = InProcess(answer, self.out_of_reach, self.seconds)
         report = Report.blank(self)
         try:
-            self._judge(report, session, _fresh() if seed is None else seed)
+            with as_torch_comes():  # a live notebook may have set it otherwise
+                self._judge(report, session, _fresh() if seed is None else seed)
         except Borrowed as name:
             report.state = "borrowed"
             report.reason = f"it calls {name}, and that is the answer: write it yourself"

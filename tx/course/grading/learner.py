@@ -65,6 +65,7 @@ class Learner:
         target, args, kwargs = request["on"], request["args"], request["kwargs"]
         before = self._packed(args, kwargs)
         with (
+            as_torch_comes(),
             contextlib.redirect_stdout(output),
             contextlib.redirect_stderr(output),
             torch.random.fork_rng(devices=[]),
@@ -103,6 +104,21 @@ def _names(target, keys):
         names = []
     return [names[key] if isinstance(key, int) and key < len(names)
             else f"number {key + 1}" if isinstance(key, int) else key for key in keys]  # fmt: skip
+
+
+@contextlib.contextmanager
+def as_torch_comes():
+    """Gradients on, float32, the CPU: what a notebook has set for itself does not change a verdict."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)  # not "cpu": any default is a mode, and x * n calls torch.mul under it
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if device.type != "cpu":
+            torch.set_default_device(device)
 
 
 def tracked(args):

@@ -27,8 +27,9 @@ class Cell:
 class Notebook:
     """The code cells of a notebook. Reading never changes the file."""
 
-    def __init__(self, path, cells):
+    def __init__(self, path, cells, texts=None):
         self.path, self.cells = Path(path), cells
+        self.texts = texts or {}  # exercise -> the number of its cell, which is no code any more
         self.key = hashlib.sha1(repr(cells).encode("utf-8", "replace")).hexdigest()
 
     @classmethod
@@ -40,7 +41,8 @@ class Notebook:
         try:
             text = path.read_bytes().decode("utf-8-sig")
             found = json.loads(text)["cells"]
-            cells = [_cell(i, cell) for i, cell in enumerate(found, 1)]
+            cells = [_cell(i, cell) for i, cell in enumerate(found, 1) if cell["cell_type"] == "code"]
+            texts = {_tagged(cell): i for i, cell in enumerate(found, 1) if cell["cell_type"] != "code"}
         except OSError:
             raise Unreadable(f"{path.name} is not in {path.parent.name}: {back}") from None
         except (ValueError, RecursionError) as error:
@@ -49,7 +51,7 @@ class Notebook:
             ) from None
         except (KeyError, TypeError, AttributeError):
             raise Unreadable(f"{path.name} is JSON, but no notebook: {back}, yours is kept") from None
-        return cls(path, [cell for cell in cells if cell])
+        return cls(path, cells, texts)
 
     def cell_of(self, exercise):
         """The cell tagged with an exercise, or None. Of several, the last that is Python."""
@@ -68,13 +70,16 @@ class Notebook:
 
 
 def _cell(number, cell):
-    if cell["cell_type"] != "code":
-        return None
     source = cell["source"]
     source = source if isinstance(source, str) else "".join(source)
+    return Cell(number, without_magics(source), _tagged(cell))
+
+
+def _tagged(cell):
+    """The exercise that a cell is tagged with, or None."""
     tagged = cell.get("metadata", {}).get("tx", {})
     exercise = tagged.get("exercise") if isinstance(tagged, dict) else None
-    return Cell(number, without_magics(source), exercise if isinstance(exercise, str) else None)
+    return exercise if isinstance(exercise, str) else None
 
 
 def without_magics(source):

@@ -108,9 +108,16 @@ def _skipped(number, why, sandbox):
     return f"cell {number} ends the whole program, so it was left out"
 
 
+def _text_now(number):
+    """What happens by the key M in Jupyter's command mode."""
+    return f"cell {number} is text now: make it code again (key Y)"
+
+
 def _notes(report, notebook, cell, worker):
     name, notes = report.name, []
-    if cell is None:
+    if cell is None and name in notebook.texts:
+        notes.append(f"{_text_now(notebook.texts[name])}; {name} was found by its name")
+    elif cell is None:
         notes.append(
             f"no cell is tagged for {name} any more; it was found by its name. Give its cell the"
             f' tag "exercise" and the metadata "tx": {{"exercise": "{name}"}} again'
@@ -128,6 +135,8 @@ def _notes(report, notebook, cell, worker):
 
 def _not_found(exercise, notebook, cell):
     name = exercise.name
+    if cell is None and name in notebook.texts:
+        return _text_now(notebook.texts[name])
     seen = notebook.definitions([cell]) if cell else []
     seen = seen or get_close_matches(name, notebook.definitions(), n=2, cutoff=0.5)
     text = f"I found no function or class `{name}`"

@@ -1,0 +1,24 @@
+"""Widgets that need no kernel: plain SVG and a little JavaScript in one HTML string.
+
+A widget is what a cell returns. It works on the built site, in JupyterLab and on a phone, by mouse,
+touch and keyboard, in light and dark theme. Where scripts are not allowed (an untrusted notebook, a
+viewer that strips them) its table with the starting numbers stays and reads well.
+
+    retrieval       keys and values on a plane, a query to drag, a temperature       chapters 0, 1
+    heads           the attention maps of several heads, one query row at a time     chapter 2
+    mask_editor     masks from blocks, and by hand                                   chapter 3
+    attention_map   one attention map, as a picture                                  any chapter
+
+All drawing is done by the script, so that stripping it leaves the table and no stray labels. The
+same arguments give the same characters; two widgets on one page share nothing.
+
+The scripts and the style are files of this folder: `widget.css` and `common.js` go into every widget,
+and one more script into each kind.
+"""
+
+from tx.course.widgets.editor import mask_editor
+from tx.course.widgets.frame import Widget
+from tx.course.widgets.maps import attention_map, heads
+from tx.course.widgets.plane import retrieval
+
+__all__ = ["Widget", "attention_map", "heads", "mask_editor", "retrieval"]
