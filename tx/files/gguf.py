@@ -114,7 +114,7 @@ class Gguf:
         self.tensors = self._placed(found, alignment)
 
     def _placed(self, found, alignment):
-        """{name: Stored}. Tensors lie one after the other, each aligned, as every writer of the format puts them."""
+        """{name: Stored}. Tensors lie one after the other, each aligned, as writers of the format put them."""
         data = place = -(-self.at // alignment) * alignment
         tensors: dict[str, Stored] = {}
         for offset, name, shape, kind, n_bytes in sorted(found):

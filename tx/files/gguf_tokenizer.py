@@ -73,7 +73,8 @@ def from_gguf(metadata):
         surround(backend, *([special[role]] if add else [] for role, add in adds.items()))
     template = metadata.get("tokenizer.chat_template")
     if not isinstance(template, str | None):
-        raise CheckpointError(_NO_GGUF, [f"config     tokenizer.chat_template = {shown(template)}   expected a text"])
+        problem = f"config     tokenizer.chat_template = {shown(template)}   expected a text"
+        raise CheckpointError(_NO_GGUF, [problem])
     return backend, special, template
 
 
@@ -175,7 +176,8 @@ def _flag_problems(values):
         only["add_sep_token"] = False
     for name, allowed in only.items():
         if values.get(name, allowed) != allowed:
-            yield f"switch     tokenizer.ggml.{name} = {shown(values[name])}   only {allowed} is supported for {model!r}"
+            found = f"tokenizer.ggml.{name} = {shown(values[name])}"
+            yield f"switch     {found}   only {allowed} is supported for {model!r}"
     for role in ("bos", "eos"):
         if values.get(f"add_{role}_token") is True and f"{role}_token_id" not in values and model != "bert":
             yield f"missing    tokenizer.ggml.{role}_token_id   add_{role}_token asks for it"
