@@ -101,7 +101,7 @@ class Gguf:
         n_tensors, n_entries = self._number("<Q"), self._number("<Q")
         self._room(n_tensors, 24, "tensors")
         self._room(n_entries, 13, "metadata entries")
-        self.metadata = {}
+        self.metadata: dict = {}
         for _ in range(n_entries):
             name = self._string()
             if name in self.metadata:
