@@ -363,13 +363,15 @@ def test_deberta_adds_its_mask_after_the_pieces(tmp_path):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(0, 349) | st.integers(0, 5), max_size=40), st.booleans())
-def test_streams_of_any_pieces_join_to_what_decode_says(ids, fallback):
+@given(st.lists(st.integers(0, 349) | st.integers(0, 5), max_size=40), st.integers(0, 40), st.booleans())
+def test_streams_of_any_pieces_join_to_what_decode_says(ids, n, fallback):
     ours = streaming()[fallback]
     ids = [id % len(ours) for id in ids if not fallback or not 3 <= id < 259]  # bytes follow below
-    stream = ours.stream()
-    parts = [stream.push(id) for id in ids]
-    assert "".join(parts) + stream.finish() == ours.decode(ids)
+    stream = ours.stream(begins=True)
+    assert "".join(map(stream.push, ids)) + stream.finish() == ours.decode(ids)
+    first, rest = ours.encode("word") + ids[:n], ids[n:]
+    stream = ours.stream()  # goes on with any text
+    assert ours.decode(first) + "".join(map(stream.push, rest)) + stream.finish() == ours.decode(first + rest)
 
 
 @settings(max_examples=150, deadline=None)
@@ -380,7 +382,7 @@ def test_streams_of_bytes_never_split_a_character(text, places):
     ids = ours.encode(text)
     for place in places:
         ids.insert(place, 2)  # a special token anywhere, even between the bytes of a character
-    stream = ours.stream()
+    stream = ours.stream(begins=True)
     parts = [stream.push(id) for id in ids]
     assert "".join(parts) == text == ours.decode(ids) and stream.finish() == ""
     assert not any("\ufffd" in part for part in parts)

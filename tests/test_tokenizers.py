@@ -157,7 +157,7 @@ HOSTILE = {
 def test_damaged_files_are_refused(tmp_path, name):
     files, settings, message = HOSTILE[name]
     write(tmp_path, files, "roberta", settings)
-    with pytest.raises(CheckpointError, match=rf"(no tokenizer that can be read|cannot be loaded) (.|\n)*{message}"):
+    with pytest.raises(CheckpointError, match=rf"(that can be read|cannot be loaded) (.|\n)*{message}"):
         load_tokenizer(tmp_path)
 
 

@@ -68,7 +68,7 @@ class Conversation:
         known = min(_agree(ids, self.ids[: self.cache.length]), len(ids) - 1)
         self.cache.cut(known)
         self.ids, self.n_read, self.n_forgotten = ids, len(ids) - known, len(self.messages) + 1 - len(messages)
-        answer, stream = [], self.tokenizer.stream()
+        answer, stream = [], self.tokenizer.stream(begins=True)
 
         def on_token(token, step):
             answer.append(int(token))
