@@ -200,12 +200,12 @@ class GgufTensors:
         needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "rms_norm_eps")
         problems = [f"missing    {SETTINGS[key]}" for key in needed if key not in self.config]
         problems += _switches(self.file.metadata)
+        self.config.setdefault("max_position_embeddings", 2048)
         if FACTORS in self.file.tensors:
             problems += self._factors_of_pairs()
         if problems:
             raise CheckpointError(f"{path} cannot be loaded", problems)
         self.config.setdefault("vocab_size", len(self.file.metadata.get("tokenizer.ggml.tokens", [])))
-        self.config["max_position_embeddings"] = self.config.get("max_position_embeddings", 2048)
         self.names = {_hugging_face_name(name): name for name in self.file.tensors if name != FACTORS}
 
     def _factors_of_pairs(self):
@@ -218,6 +218,7 @@ class GgufTensors:
             return [f"damaged    {FACTORS} = {shown(factors)}   expected numbers above 0"]
         self.config["rope_scaling"] = {
             "rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0,
+            "original_max_position_embeddings": self.config["max_position_embeddings"],
         }  # fmt: skip
         return []
 
