@@ -56,11 +56,12 @@ def llama3_factors(scaling, base):
     """What a converter writes: how much slower every pair turns than without scaling."""
     steps = np.arange(0, HEAD, 2, dtype=np.float32) / HEAD
     waves = 2 * np.pi * base**steps
-    low, high = (scaling["original_max_position_embeddings"] / scaling[f"{x}_freq_factor"] for x in ("low", "high"))
-    ramp = (scaling["original_max_position_embeddings"] / waves - scaling["low_freq_factor"]) / (
-        scaling["high_freq_factor"] - scaling["low_freq_factor"])  # fmt: skip
+    original = scaling["original_max_position_embeddings"]
+    slow, fast = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    ramp = (original / waves - slow) / (fast - slow)
     between = 1 / ((1 - ramp) / scaling["factor"] + ramp)
-    return np.where(waves < high, 1, np.where(waves > low, scaling["factor"], between)).astype(np.float32)
+    slower = np.where(waves > original / slow, scaling["factor"], between)
+    return np.where(waves < original / fast, 1, slower).astype(np.float32)
 
 
 @torch.no_grad()

@@ -184,6 +184,7 @@ def check_charsmap(data):
         return [f"the charsmap of {len(data)} bytes has no table"]
     units, texts = np.frombuffer(data, "<u4", size // 4, 4), np.frombuffer(data[4 + size :], np.uint8)
     inner = units >> 31 == 0
+    inner[0] = True  # where every search begins, whatever its flags
     children = np.arange(len(units)) ^ ((units >> 10).astype(np.int64) << ((units & 512) >> 6))
     if (children[inner] >= len(units)).any():
         return ["the charsmap is damaged: a unit points beyond the table"]
