@@ -477,3 +477,28 @@ def test_no_damage_gets_further_than_an_error(tmp_path):
         else:
             ours.decode(ours.encode("a ﬁ\ufb02 漢 aa"))
     assert len(damaged) / 3 < refused < len(damaged), refused
+
+
+def test_llama_puts_no_space_in_front_where_its_settings_say_so(tmp_path):
+    pieces = merging()
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    usual = folder(tmp_path, pieces, tokenizer_class="LlamaTokenizer", add_bos_token=False)
+    plain = folder(tmp_path, pieces, tokenizer_class="LlamaTokenizer", add_bos_token=False, add_prefix_space=False)
+    for text in ("the word", " the", "a  b", ""):
+        assert usual.encode(text) == reference(text, pieces)
+        assert plain.encode(text) == reference(text, replace(pieces, prefix=False)), text
+        assert plain.decode(plain.encode(text)) == text
+    gemma = dict(tokenizer_class="GemmaTokenizer", add_bos_token=False)
+    with pytest.raises(CheckpointError, match="switch     add_prefix_space = False .* only True is supported"):
+        folder(tmp_path, pieces, **gemma, add_prefix_space=False)
+
+
+def test_a_charsmap_whose_texts_are_long_or_whose_first_unit_is_wild_is_refused():
+    assert not changed_problems(charsmap({"x": 64 * "a"}))
+    assert changed_problems(charsmap({"x": 65 * "a"})) == ["the charsmap makes 65 characters of one"]
+    wild = struct.pack("<I", 1024) + b"\xff\xff\xff\xff" + bytes(1020) + b"a"
+    assert changed_problems(wild) == ["the charsmap is damaged: a unit points beyond the table"]
+
+
+def changed_problems(data):
+    return replace(SMALL, charsmap=data).problems()

@@ -586,6 +586,16 @@ def test_built_ins_do_what_they_do_in_the_reference(template):
     assert render(template, MESSAGES) == expected and expected
 
 
+def test_a_long_conversation_is_within_bounds_where_macros_write_it():
+    template = (
+        "{% macro tag(x) %}<{{ x }}>{% endmacro %}{% macro write(m) %}{{ tag(m.role) }}{{ m.content }}"
+        "{{ tag('end') }}{% endmacro %}{% for m in messages %}{{ write(m) }}{% endfor %}"
+        + "{% if tools %}" + "{{ tag(1) }}" * 500 + "{% endif %}"
+    )  # fmt: skip
+    text = render(template, 1000 * [{"role": "user", "content": "word " * 100}])
+    assert text == 1000 * ("<user>" + "word " * 100 + "<end>")
+
+
 GROW = (
     "{{% set ns = namespace(x={}) %}}"
     "{{% for i in range(60) %}}{{% set ns.x = {} %}}{{% endfor %}}{{{{ ns.x }}}}"

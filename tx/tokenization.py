@@ -122,6 +122,7 @@ class Tokenizer:
         if self.template is None:
             raise ValueError("this checkpoint has no chat template: write the prompt as plain text.")
         _check_messages(messages)
+        _check_variables(variables)
         _check_flags(reply=reply, literal=literal)
         named = {f"{role}_token": self.backend.id_to_token(id) for role, id in self.special.items()}
         given = {"add_generation_prompt": reply, "tools": None, "documents": None, **named, **variables}
@@ -306,6 +307,12 @@ def _whole(id):
     except TypeError:
         pass
     raise ValueError(f"id = {id!r:.80}: expected a whole number from 0.")
+
+
+def _check_variables(variables):
+    taken = {"messages", "template", "add_generation_prompt"} & variables.keys()
+    if taken:
+        raise ValueError(f"{sorted(taken)} cannot be given to a template by that name; reply says where it ends.")
 
 
 def _check_messages(messages):

@@ -96,7 +96,8 @@ class Bounded(ImmutableSandboxedEnvironment):
     def __init__(self):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation],
                          optimized=False)  # fmt: skip
-        self.steps, self.chars, self.size = STEPS, CHARS, 0
+        self.steps, self.chars = STEPS, CHARS
+        self.size, self.sizes = 0, {}  # parts of the template, and of every macro by name
         ours = {
             "tojson": _to_json, "replace": _replace, "join": _join, "trim": _trim, "sum": _sum, "format": _format,
             "concat": "".join, "show": str,
@@ -163,7 +164,9 @@ class Bounded(ImmutableSandboxedEnvironment):
     def call(self, context, f, *args, **kwargs):
         """Call what a template calls, after charging for it."""
         owner, name = getattr(f, "__self__", None), getattr(f, "__name__", "")
-        self.charge(self.size if isinstance(f, (Macro, LoopContext)) else 1)
+        self.charge(self.size if isinstance(f, LoopContext) else 1)
+        if isinstance(f, Macro):
+            self.charge(self.sizes.get(f.name, self.size))
         self.look(owner, args, kwargs)
         if isinstance(f, LoopContext) and args:  # a loop that calls itself
             args = (_take(context, args[0], self.size), *args[1:])
@@ -261,7 +264,10 @@ class _Counted(NodeTransformer):
         self.environment = environment
 
     def visit_Template(self, node):
-        self.environment.size = sum(1 for _ in node.find_all(nodes.Node))
+        size = lambda part: sum(1 for _ in part.find_all(nodes.Node))
+        self.environment.size = size(node)
+        for macro in node.find_all(nodes.Macro):
+            self.environment.sizes[macro.name] = max(size(macro), self.environment.sizes.get(macro.name, 0))
         return self.generic_visit(node)
 
     def visit_For(self, node):

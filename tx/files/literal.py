@@ -38,7 +38,7 @@ def marked(value, names, mark, in_list=False):
     """
     if isinstance(value, dict):
         return {marked(key, names, mark): marked(inner, names, mark, in_list) for key, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [marked(inner, names, mark, True) for inner in value]
     if not isinstance(value, str):
         return value
