@@ -652,6 +652,9 @@ HOSTILE = {
     "many tabs": BIG + "{{ a.replace('a', '\t').expandtabs(9999) }}",
     "sums of lists": "{{ range(99999) | batch(1) | sum(start=[]) | length }}",
     "sums in a loop": "{% for i in range(99999) %}{{ range(99999) | map('abs') | sum }}{% endfor %}",
+    "ranges in a loop": "{% for i in range(99999) %}{{ range(99999) | sum }}{% endfor %}",
+    "a view in a loop": "{% set v = dict.fromkeys(range(99999)).keys() %}{% for i in range(99999) %}"
+    "{{ v | sum }}{% endfor %}",
     "attributes in a loop": "{% for i in range(99999) %}{{ range(99999)|map(attribute='real')|sum }}{% endfor %}",
     "tests of many": BIG + "{{ range(99999) | map('string') | select('in', a) | list }}",
     "separators": BIG + "{{ range(999) | list | tojson(separators=(a, a)) }}",
@@ -686,6 +689,8 @@ def test_a_template_may_refuse_and_cannot_change_its_messages():
     assert render("{{ messages[0].__class__ }}{{ raise_exception.__globals__ }}|", MESSAGES) == "|"
     for way in ("'{0.__class__}'.format(1)", "'{a.__class__}'.format_map({'a': 1})", "1 | attr('__class__')"):
         assert "int" not in render("{{ " + way + " }}|", MESSAGES)
+    with pytest.raises(ValueError, match="cannot be rendered: .*ljust"):
+        render("{{ messages[0].content.ljust(9) }}", [{"role": "user", "content": b"no text"}])
     assert render("{{ strftime_now('%Y-%m-%d') | length }}", MESSAGES) == "10"
     long = [{"role": "user", "content": "x" * 100_000}] * 30
     assert len(render("{% for m in messages %}{{ m.content }}{% endfor %}", long)) == 3_000_000

@@ -8,7 +8,7 @@ grow is rewritten to pass through one of the counting filters below.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import ItemsView, KeysView, ValuesView
 from datetime import datetime
 from itertools import islice
 
@@ -128,7 +128,7 @@ class Bounded(ImmutableSandboxedEnvironment):
             n = len(value) if isinstance(value, str) else 0
             n = value.bit_length() if isinstance(value, int) else n
             self.charge(1 + n // 250, n if made else 0)
-            if isinstance(value, range):
+            if isinstance(value, (range, KeysView, ValuesView, ItemsView)):
                 self.charge(len(value))
             elif isinstance(value, dict):
                 stack += [*value.keys(), *value.values()]
@@ -226,15 +226,9 @@ class Bounded(ImmutableSandboxedEnvironment):
                 self.expect(often(value), args, kwargs)
             result = f(*([given[wants.name]] if wants else []), value, *args, **kwargs)
             self.look(result, made=True)
-            return self._paid(result) if isinstance(result, Iterator) else result
+            return result
 
         return counted
-
-    def _paid(self, items):
-        """Items that are made when they are asked for."""
-        for item in items:
-            self.charge(1)
-            yield item
 
 
 class _Generation(Extension):

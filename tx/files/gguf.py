@@ -217,7 +217,7 @@ class GgufTensors:
         if not all(0 < factor < math.inf for factor in factors):
             return [f"damaged    {FACTORS} = {shown(factors)}   expected numbers above 0"]
         self.config["rope_scaling"] = {
-            "rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0,
+            "rope_type": "longrope", "short_factor": factors, "long_factor": factors,
             "original_max_position_embeddings": self.config["max_position_embeddings"],
         }  # fmt: skip
         return []
