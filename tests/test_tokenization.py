@@ -654,7 +654,7 @@ HOSTILE = {
     "sums in a loop": "{% for i in range(99999) %}{{ range(99999) | map('abs') | sum }}{% endfor %}",
     "ranges in a loop": "{% for i in range(99999) %}{{ range(99999) | sum }}{% endfor %}",
     "a view in a loop": "{% set v = dict.fromkeys(range(99999)).keys() %}{% for i in range(99999) %}"
-    "{{ v | sum }}{% endfor %}",
+    "{{ v | max }}{% endfor %}",
     "attributes in a loop": "{% for i in range(99999) %}{{ range(99999)|map(attribute='real')|sum }}{% endfor %}",
     "tests of many": BIG + "{{ range(99999) | map('string') | select('in', a) | list }}",
     "separators": BIG + "{{ range(999) | list | tojson(separators=(a, a)) }}",
