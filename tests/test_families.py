@@ -682,13 +682,15 @@ def test_prefixes_and_shards_and_an_untied_copy_of_the_head(tmp_path):
     for number, part in enumerate((names[::2], names[1::2]), 1):
         save_file({n: bare[n].contiguous() for n in part}, tmp_path / f"model-0000{number}-of-00002.safetensors")
     shutil.copy(folder / "config.json", tmp_path)
-    index = {"weight_map": {n: "model-00001-of-00002.safetensors" for n in names}}
+    index = {"weight_map": {n: f"model-0000{1 + names.index(n) % 2}-of-00002.safetensors" for n in names}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     model = load(tmp_path)
     assert torch.equal(model(tokens()), expected)
     assert model.head.linear.weight is model.stack.embedding.weight
     head = torch.randn(61, 32)
     save_file({"lm_head.weight": head}, tmp_path / "model-head.safetensors")
+    assert torch.equal(load(tmp_path)(tokens()), expected), "what the index does not name is not read"
+    (tmp_path / "model.safetensors.index.json").unlink()
     untied = load(tmp_path)
     assert torch.equal(untied.head.linear.weight, head)
     assert not torch.equal(untied.stack.embedding.weight, head)

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from tests import test_sentencepiece as sentencepiece
 from tests import test_tokenizers as files
@@ -93,3 +94,53 @@ def test_bad_metadata_is_refused(change, message):
         del metadata["tokenizer.ggml.unknown_token_id"], metadata["tokenizer.ggml.token_type"]
     with pytest.raises(CheckpointError, match=message):
         from_gguf({**metadata, **{f"tokenizer.ggml.{key}": value for key, value in change.items()}})
+
+
+# ── flags ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def by_bytes(**changes):
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "he"]
+    values = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": ["h e"], "bos_token_id": 256}
+    return {f"tokenizer.ggml.{name}": value for name, value in {**values, **changes}.items() if value is not None}
+
+
+def of(kind, **changes):
+    metadata = {"gpt2": by_bytes, "t5": lambda: t5()[1], "bert": lambda: bert(True)[1]}[kind]()
+    return metadata | {f"tokenizer.ggml.{name}": value for name, value in changes.items()}
+
+
+FLAGS = {
+    "no flag": (of("gpt2", add_bos_token="yes"), "config     tokenizer.ggml.add_bos_token = 'yes'   expected"),
+    "a number": (of("t5", add_eos_token=1), "config     tokenizer.ggml.add_eos_token = 1   expected true"),
+    "a space before bytes": (of("gpt2", add_space_prefix=True), "add_space_prefix = True   only False is supp"),
+    "tidy bytes": (of("gpt2", remove_extra_whitespaces=True), "remove_extra_whitespaces = True   only False"),
+    "no [CLS]": (of("bert", add_bos_token=False), "add_bos_token = False   only True is supported for 'bert'"),
+    "no id to add": (by_bytes(bos_token_id=None, add_bos_token=True), "missing    tokenizer.ggml.bos_token_id"),
+    "an unknown flag": (of("t5", escape_whitespaces=False), "unknown    tokenizer.ggml.escape_whitespaces"),
+    "another id beyond": (of("gpt2", fim_pre_token_id=999), "tokenizer.ggml.fim_pre_token_id = 999   expected 0"),
+    "true for an id": (of("gpt2", bos_token_id=True), "tokenizer.ggml.bos_token_id = True   expected 0"),
+    "a list for a name": (of("gpt2", model=["gpt2"]), "unknown    tokenizer.ggml.model = "),
+    "a list for a cut": (of("gpt2", pre=["gpt-2"]), "unknown    tokenizer.ggml.pre = "),
+    "a template of bytes": ({**by_bytes(), "tokenizer.chat_template": 3}, "tokenizer.chat_template = 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_that_are_none_or_not_followed_are_refused(name):
+    metadata, words = FLAGS[name]
+    with pytest.raises(CheckpointError) as refused:
+        from_gguf(metadata)
+    assert words in str(refused.value)
+
+
+def test_flags_that_are_followed():
+    usual = dict(add_space_prefix=False, add_sep_token=False, token_type_count=2, fim_pre_token_id=3)
+    assert from_gguf(of("gpt2", add_bos_token=True, **usual)).encode("he") == [256, 257]
+    assert from_gguf(of("gpt2", add_bos_token=False, **usual)).encode("he") == [257]
+    plain, spaced = (from_gguf(of("t5", add_space_prefix=flag)) for flag in (False, True))
+    assert plain.encode("word") != spaced.encode("word") == from_gguf(of("t5")).encode("word")
+    loose = from_gguf(of("t5", remove_extra_whitespaces=False))
+    assert len(loose.encode("a   b")) > len(spaced.encode("a   b"))
+    assert from_gguf(of("t5", add_eos_token=False)).encode("word") == spaced.encode("word")[:-1]
+    assert from_gguf(of("bert", add_bos_token=True, add_eos_token=True)).encode("") == [2, 3]

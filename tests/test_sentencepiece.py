@@ -363,13 +363,15 @@ def test_deberta_adds_its_mask_after_the_pieces(tmp_path):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(0, 349) | st.integers(0, 5), max_size=40), st.booleans())
-def test_streams_of_any_pieces_join_to_what_decode_says(ids, fallback):
+@given(st.lists(st.integers(0, 349) | st.integers(0, 5), max_size=40), st.integers(0, 40), st.booleans())
+def test_streams_of_any_pieces_join_to_what_decode_says(ids, n, fallback):
     ours = streaming()[fallback]
     ids = [id % len(ours) for id in ids if not fallback or not 3 <= id < 259]  # bytes follow below
-    stream = ours.stream()
-    parts = [stream.push(id) for id in ids]
-    assert "".join(parts) + stream.finish() == ours.decode(ids)
+    stream = ours.stream(begins=True)
+    assert "".join(map(stream.push, ids)) + stream.finish() == ours.decode(ids)
+    first, rest = ours.encode("word") + ids[:n], ids[n:]
+    stream = ours.stream()  # goes on with any text
+    assert ours.decode(first) + "".join(map(stream.push, rest)) + stream.finish() == ours.decode(first + rest)
 
 
 @settings(max_examples=150, deadline=None)
@@ -380,7 +382,7 @@ def test_streams_of_bytes_never_split_a_character(text, places):
     ids = ours.encode(text)
     for place in places:
         ids.insert(place, 2)  # a special token anywhere, even between the bytes of a character
-    stream = ours.stream()
+    stream = ours.stream(begins=True)
     parts = [stream.push(id) for id in ids]
     assert "".join(parts) == text == ours.decode(ids) and stream.finish() == ""
     assert not any("\ufffd" in part for part in parts)
@@ -475,3 +477,28 @@ def test_no_damage_gets_further_than_an_error(tmp_path):
         else:
             ours.decode(ours.encode("a ﬁ\ufb02 漢 aa"))
     assert len(damaged) / 3 < refused < len(damaged), refused
+
+
+def test_llama_puts_no_space_in_front_where_its_settings_say_so(tmp_path):
+    pieces = merging()
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    usual = folder(tmp_path, pieces, tokenizer_class="LlamaTokenizer", add_bos_token=False)
+    plain = folder(tmp_path, pieces, tokenizer_class="LlamaTokenizer", add_bos_token=False, add_prefix_space=False)
+    for text in ("the word", " the", "a  b", ""):
+        assert usual.encode(text) == reference(text, pieces)
+        assert plain.encode(text) == reference(text, replace(pieces, prefix=False)), text
+        assert plain.decode(plain.encode(text)) == text
+    gemma = dict(tokenizer_class="GemmaTokenizer", add_bos_token=False)
+    with pytest.raises(CheckpointError, match="switch     add_prefix_space = False .* only True is supported"):
+        folder(tmp_path, pieces, **gemma, add_prefix_space=False)
+
+
+def test_a_charsmap_whose_texts_are_long_or_whose_first_unit_is_wild_is_refused():
+    assert not changed_problems(charsmap({"x": 64 * "a"}))
+    assert changed_problems(charsmap({"x": 65 * "a"})) == ["the charsmap makes 65 characters of one"]
+    wild = struct.pack("<I", 1024) + b"\xff\xff\xff\xff" + bytes(1020) + b"a"
+    assert changed_problems(wild) == ["the charsmap is damaged: a unit points beyond the table"]
+
+
+def changed_problems(data):
+    return replace(SMALL, charsmap=data).problems()

@@ -1,15 +1,17 @@
 """Folders without a tokenizer.json: the ids of the reference, special tokens, damaged files."""
 
+import base64
 import json
 import random
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
+from tests import test_sentencepiece as sentencepiece
 from tx.files.errors import CheckpointError
 from tx.tokenization import load_tokenizer
 
@@ -124,11 +126,11 @@ GOOD = {"vocab.json": json.dumps(VOCAB), "merges.txt": "#version: 0.2\nh e\n"}
 WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n"
 BERT = {"tokenizer_class": "BertTokenizer"}
 HOSTILE = {
-    "truncated vocabulary": (GOOD | {"vocab.json": GOOD["vocab.json"][:30]}, {}, "vocab.json is no JSON"),
-    "0 bytes": (GOOD | {"vocab.json": ""}, {}, "vocab.json is no JSON"),
-    "a list": (GOOD | {"vocab.json": "[1]"}, {}, "vocab.json: expected an object, found a list"),
-    "deep": (GOOD | {"vocab.json": '{"a":' * 100_000}, {}, "vocab.json is no JSON"),
-    "not UTF-8": (GOOD | {"vocab.json": b'{"\xff": 0}'}, {}, "vocab.json is not UTF-8"),
+    "truncated vocabulary": (GOOD | {"vocab.json": GOOD["vocab.json"][:30]}, {}, "vocab.json: no JSON"),
+    "0 bytes": (GOOD | {"vocab.json": ""}, {}, "vocab.json: no JSON"),
+    "a list": (GOOD | {"vocab.json": "[1]"}, {}, "vocab.json: expected a dict, found a list"),
+    "deep": (GOOD | {"vocab.json": '{"a":' * 100_000}, {}, "vocab.json: nested too deeply"),
+    "not UTF-8": (GOOD | {"vocab.json": b'{"\xff": 0}'}, {}, "vocab.json: not UTF-8"),
     "an id beyond": (GOOD | {"vocab.json": json.dumps(VOCAB | {"he": 9})}, {}, "'he' has id 9; expected 0 … 4"),
     "an id twice": (GOOD | {"vocab.json": json.dumps(VOCAB | {"he": 3})}, {}, "'he' has id 3; .* once each"),
     "no id": (GOOD | {"vocab.json": json.dumps(VOCAB | {"he": "4"})}, {}, "'he' has id '4'"),
@@ -157,7 +159,7 @@ HOSTILE = {
 def test_damaged_files_are_refused(tmp_path, name):
     files, settings, message = HOSTILE[name]
     write(tmp_path, files, "roberta", settings)
-    with pytest.raises(CheckpointError, match=rf"has no tokenizer that can be read(.|\n)*{message}"):
+    with pytest.raises(CheckpointError, match=rf"(that can be read|cannot be loaded) (.|\n)*{message}"):
         load_tokenizer(tmp_path)
 
 
@@ -167,3 +169,137 @@ def test_a_folder_of_that_name_is_no_file(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(CheckpointError, match="missing    tokenizer.json, or vocab.json and merges.txt, files"):
         load_tokenizer(tmp_path)
+
+
+# ── tokenizer.json ───────────────────────────────────────────────────────────────────────────────
+
+
+def replacing(pattern, content):
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def sequence(*steps):
+    return {"normalizer": {"type": "Sequence", "normalizers": list(steps)}}
+
+
+def around(*single, **special):
+    pieces = [{"SpecialToken": {"id": x, "type_id": 0}} if x[0] == "[" else {"Sequence": {"id": x, "type_id": 0}}
+              for x in single]  # fmt: skip
+    known = {name: {"id": name, "ids": ids, "tokens": ["a"] * len(ids)} for name, ids in special.items()}
+    pair = [{"Sequence": {"id": x, "type_id": 0}} for x in "AB"]
+    return {"post_processor": {
+        "type": "TemplateProcessing", "single": pieces, "pair": pair, "special_tokens": known}}  # fmt: skip
+
+
+def table(text):
+    return base64.b64encode(sentencepiece.charsmap({"x": text})).decode()
+
+
+PLAIN = {"type": "BPE", "vocab": {"a": 0, "b": 1, "x": 2}, "merges": []}
+DAMAGED = {
+    "five replacements": (sequence(*5 * [replacing({"String": "a"}, 100 * "a")]), r"1e\+10 times as long, 128"),
+    "of a pattern": (sequence(*3 * [replacing({"Regex": "a"}, 9 * "a")]), "729 times as long"),
+    "of nothing": (sequence(*8 * [replacing({"Regex": "b*"}, "a")]), "256 times as long"),
+    "of an empty text": (sequence(*8 * [replacing({"String": ""}, "a")]), "256 times as long"),
+    "in front": (sequence(*8 * [{"type": "Prepend", "prepend": "a"}]), "256 times as long"),
+    "in the decoder": ({"decoder": {"type": "Sequence", "decoders": 4 * [replacing({"String": "a"}, "aaaa")]}},
+                       "the decoder may make a text 256 times as long"),
+    "a text many times": (around(*200 * "A"), "the post_processor .* parts|200 times as long"),
+    "many steps": (sequence(*999 * [{"type": "NFC"}]), "the normalizer has 1000 parts, 256 are the limit"),
+    "a table that grows": (sequence({"type": "Precompiled", "precompiled_charsmap": table(99 * "a")}),
+                           "the charsmap makes 99 characters of one"),
+    "no table": (sequence({"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "charsmap of 3 bytes has no"),
+    "a table of no bytes": (sequence({"type": "Precompiled", "precompiled_charsmap": "???"}), "base64|padding"),
+    "a table of another type": (sequence({"type": "Precompiled", "precompiled_charsmap": 3}), "not 'int'"),
+    "half a table": (sequence({"type": "Precompiled"}), "a part has no 'precompiled_charsmap'"),
+    "damaged table": (sequence({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(
+        b"\0\4\0\0" + b"\xff" * 1024 + b"a").decode()}), "a unit points beyond the table"),
+    "a name that is unknown": (around("[X]", "A"), "a text cannot be encoded: "),
+    "an id that is unknown": (around("[X]", "A", **{"[X]": [99]}), "it puts id 99 around a text"),
+    "the second text": (around("B"), "a text cannot be encoded: "),
+    "BERT's ends": ({"post_processor": {"type": "BertProcessing", "sep": ["a", 77], "cls": ["a", 0]}}, "id 77"),
+    "no piece for the unknown": (dict(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}),
+                                 "unk_token = '[?]' is no token of the vocabulary"),
+    "no word for it": (dict(model={"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "?",
+        "continuing_subword_prefix": "##", "max_input_chars_per_word": 9}), "unk_token = "),
+    "no token for it": (dict(model={**PLAIN, "unk_token": "<unk>"}), "Unk token `<unk>` not found"),
+    "no score for it": (dict(model={"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}), "unk_id. is miss"),
+    "chance": (dict(model={**PLAIN, "dropout": 0.1}), "dropout = 0.1: a text would have other ids every time"),
+    "no model": (dict(model=[]), r"model = \[\], expected an object"),
+    "no vocabulary": (dict(model={"type": "BPE"}), "Missing vocab"),
+    "a vocabulary of lists": (dict(model={**PLAIN, "vocab": [1]}), "expected a map"),
+    "no pattern": (sequence({"type": "Replace", "content": "a"}), "a part has no 'pattern'"),
+    "half a pattern": (sequence(replacing({"Regex": "("}, "a")), "unmatched parenthesis"),
+    "pieces of no length": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "FixedLength has no length"),
+    "deep": (sequence(json.loads('{"type":"Sequence","normalizers":[' * 200 + "]}" * 200)), "recursion limit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_tokenizer_json_without_bounds_is_refused(tmp_path, name):
+    change, message = DAMAGED[name]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": PLAIN, **change}))
+    with pytest.raises(CheckpointError, match=rf"damaged    tokenizer.json: (.|\n)*({message})"):
+        load_tokenizer(tmp_path)
+
+
+def test_what_real_files_say_is_within_bounds(tmp_path):
+    steps = sequence(
+        {"type": "Precompiled", "precompiled_charsmap": table(18 * "a")}, replacing({"Regex": " {2,}"}, "▁"),
+        replacing({"String": "``"}, '"'), {"type": "NFKD"}, {"type": "Prepend", "prepend": "▁"},
+    )  # fmt: skip
+    values = {"version": "1.0", "model": PLAIN, **steps, **around("[X]", "A", **{"[X]": [1]})}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    assert load_tokenizer(tmp_path).encode("x  b") == [1, *18 * [0], 1]
+
+
+def test_a_panic_of_the_package_is_an_error_of_ours(tmp_path):
+    cut = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": PLAIN, "pre_tokenizer": cut}))
+    ours = load_tokenizer(tmp_path)
+    assert ours.encode("xb") == [2, 1]
+    with pytest.raises(ValueError, match="^text = 'xxx.* cannot be encoded: .*retry-limit"):
+        ours.encode("x" * 3000)
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"chat_template": 3}, "config     chat_template = 3 in tokenizer_config.json   expected a text"),
+    ({"chat_template": ["x"]}, "chat_template = "), ({"chat_template": [{"name": "a"}]}, "chat_template"),
+    ({"chat_template": [{"name": ["a"], "template": "x"}]}, "chat_template"),
+    ({"chat_template": [{"name": "a", "template": 3}]}, "chat_template"),
+    ({"chat_template": {"a": "b"}}, "chat_template"), ({"bos_token": 3}, "config     bos_token = 3   expected"),
+    ({"eos_token": ["</s>"]}, "eos_token = "), ({"pad_token": {"name": "a"}}, "config     pad_token = "),
+], ids=str)  # fmt: skip
+def test_settings_of_another_type_are_refused(tmp_path, settings, message):
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": PLAIN}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match=message):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["Prepend", "Metaspace"])
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "LlamaTokenizerFast", "PreTrainedTokenizerFast"])
+def test_llama_without_a_space_in_front_is_as_in_the_reference(tmp_path, form, name):
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["▁", "a", "b", "▁a", "ab", "▁ab"]
+    merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
+    backend = Backend(models.BPE({p: n for n, p in enumerate(pieces)}, merges, unk_token="<unk>", fuse_unk=True,
+                                 byte_fallback=True))  # fmt: skip
+    backend.add_special_tokens([AddedToken(piece, normalized=False) for piece in pieces[:3]])
+    if form == "Prepend":
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.decoder = decoders.Sequence([
+        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0),
+    ])  # fmt: skip
+    backend.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": name, "add_prefix_space": False, "unk_token": "<unk>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("ab ab", " ab", "ab<s> ab", "ab<s>ab", "", "é"):
+        ids = theirs(text, add_special_tokens=False).input_ids
+        assert ours.encode(text) == ids, text
+        assert ours.decode(ids, special=True) == theirs.decode(ids)
+    spaced = name == "PreTrainedTokenizerFast"  # it takes the file as it is
+    assert (ours.encode("ab") == [pieces.index("▁ab")]) == spaced

@@ -73,7 +73,7 @@ class Conversation:
             known, piece = 0, len(ids)  # frequencies of RoPE that follow the length: all in one go
         self.cache.cut(known)
         self.ids, self.n_read, self.n_forgotten = ids, len(ids) - known, len(self.messages) + 1 - len(messages)
-        answer, stream = [], self.tokenizer.stream()
+        answer, stream = [], self.tokenizer.stream(begins=True)
 
         def on_token(token, step):
             answer.append(int(token))

@@ -58,7 +58,7 @@ def run(args):
         raise ValueError(f"the prompt {prompt!r:.40} has no token in this vocabulary: it needs one to go on from.")
     two = model.config.encoder is not None
     start = _start(model) if two else None
-    stream = tokenizer.stream(args.stop)
+    stream = tokenizer.stream(args.stop, begins=two)
 
     before = ExitStack()
 

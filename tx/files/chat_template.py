@@ -8,32 +8,48 @@ grow is rewritten to pass through one of the counting filters below.
 
 import json
 import re
+from collections.abc import ItemsView, KeysView, ValuesView
 from datetime import datetime
 from itertools import islice
 
 from jinja2 import Template, TemplateError, nodes, pass_context, pass_environment
-from jinja2.runtime import Macro
+from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import make_attrgetter
+from jinja2.runtime import LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 LONGEST = 2**17  # characters of a template
 STEPS = 2**20  # parts of a template evaluated, items looked at
 CHARS = 2**24  # characters made, intermediate results included
-METHODS = {
+PADS = ("center", "ljust", "rjust", "zfill", "expandtabs")
+METHODS = {  # of built-in types, what a template may use; `translate` and `encode` are not counted, so not there
     str: {
-        "strip", "lstrip", "rstrip", "split", "splitlines", "startswith", "endswith", "upper", "lower",
-        "title", "capitalize", "replace", "find", "count", "join", "removeprefix", "removesuffix",
-        "isdigit", "isalpha", "isnumeric", "isupper", "islower", "isspace",
+        "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "partition", "rpartition", "startswith",
+        "endswith", "upper", "lower", "title", "capitalize", "swapcase", "casefold", "replace", "find", "rfind",
+        "index", "rindex", "count", "join", "removeprefix", "removesuffix", "isdigit", "isalpha", "isalnum",
+        "isnumeric", "isdecimal", "isascii", "isidentifier", "isprintable", "istitle", "isupper", "islower",
+        "isspace", "format", "format_map", *PADS,
     },
-    dict: {"get", "items", "keys", "values"},
-    list: {"index", "count"},
+    dict: {"get", "items", "keys", "values", "copy"},
+    list: {"index", "count", "copy"},
     tuple: {"index", "count"},
+    range: {"index", "count", "start", "stop", "step"},
+    int: {"bit_length", "real", "imag", "numerator", "denominator", "is_integer"},
+    float: {"real", "imag", "is_integer", "hex"},
 }  # fmt: skip
-FILTERS = (
-    "length", "count", "default", "d", "upper", "lower", "title", "capitalize", "list", "string", "int",
-    "float", "first", "last", "map", "select", "reject", "selectattr", "rejectattr", "items", "dictsort",
-    "sort", "unique", "reverse", "abs", "min", "max", "safe", "e", "escape",
-)  # fmt: skip
+UNBOUNDED = ("urlize", "wordwrap")  # filters that are not there
+# Filters that make more than they get: how often their arguments may occur in it, a number n as n characters.
+OFTEN = {
+    "indent": lambda text: str(text).count("\n") + 1, "center": lambda text: 1, "batch": lambda items: 1,
+    "slice": lambda items: 1, "round": lambda number: 1, "truncate": lambda text: 1,
+}  # fmt: skip
+# In a format, a width or precision of four digits or more, or one that is a value itself.
+WIDE = {
+    "%": re.compile(r"%(\([^)]*\))?[-#0 +]*(\*|\d{4}|\d*\.(\*|\d{4}))"),
+    "{": re.compile(r"\{[^{}]*(\d{4}|\{)"),
+}
 
 
 class TooMuch(TemplateError):
@@ -78,19 +94,22 @@ class Bounded(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["+", "-", "*", "/", "//", "**", "%"])
 
     def __init__(self):
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"],
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation],
                          optimized=False)  # fmt: skip
-        self.steps, self.chars, self.size = STEPS, CHARS, 0
-        known = {name: self._counted(self.filters[name]) for name in FILTERS}
+        self.steps, self.chars = STEPS, CHARS
+        self.size, self.sizes = 0, {}  # parts of the template, and of every macro by name
         ours = {
-            "tojson": _to_json, "replace": _replace, "join": _join, "trim": _trim, "concat": "".join,
-            "show": str,
+            "tojson": _to_json, "replace": _replace, "join": _join, "trim": _trim, "sum": _sum, "format": _format,
+            "concat": "".join, "show": str,
         }  # fmt: skip
+        known = {name: f for name, f in self.filters.items() if name not in UNBOUNDED} | ours
         counting = {"weigh": _weigh, "look": _look, "take": _take}
-        self.filters = known | {name: self._counted(f) for name, f in ours.items()} | counting
-        names = ("range", "namespace", "dict")
-        self.globals = {name: self.globals[name] for name in names} | {
-            "raise_exception": _refuse, "strftime_now": _now,
+        self.filters = {name: self._counted(f, OFTEN.get(name)) for name, f in known.items()} | counting
+        self.tests = {name: self._counted(f) for name, f in self.tests.items()}
+        self.globals = {  # functions, as the methods of a class would take any object
+            "range": self.globals["range"], "dict": _Dict(), "raise_exception": _refuse, "strftime_now": _now,
+            "namespace": lambda *args, **kwargs: Namespace(*args, **kwargs),
+            "cycler": lambda *items: Cycler(*items), "joiner": lambda between=", ": Joiner(between),
         }  # fmt: skip
 
     def charge(self, steps=0, chars=0):
@@ -109,10 +128,25 @@ class Bounded(ImmutableSandboxedEnvironment):
             n = len(value) if isinstance(value, str) else 0
             n = value.bit_length() if isinstance(value, int) else n
             self.charge(1 + n // 250, n if made else 0)
+            if isinstance(value, (range, KeysView, ValuesView, ItemsView)):
+                self.charge(len(value))
+            elif isinstance(value, dict):
+                stack += [*value.keys(), *value.values()]
+            elif isinstance(value, (list, tuple)):
+                stack += value
+
+    def expect(self, times, *values):
+        """Charge for something that may hold all these values so many times, before it is made."""
+        chars, stack = 0, list(values)
+        while stack:
+            value = stack.pop()
             if isinstance(value, dict):
                 stack += [*value.keys(), *value.values()]
             elif isinstance(value, (list, tuple)):
                 stack += value
+            else:
+                chars += abs(value) if isinstance(value, int) else len(str(value))
+        self.charge(chars=times * chars)
 
     def concat(self, pieces):
         """What blocks and macros wrote."""
@@ -121,17 +155,21 @@ class Bounded(ImmutableSandboxedEnvironment):
         return "".join(pieces)
 
     def is_safe_attribute(self, obj, attr, value):
-        """As the sandbox says, and of text, lists and dictionaries only methods of bounded cost."""
+        """As the sandbox says, and of Python's own types only methods of bounded cost."""
         for kind, names in METHODS.items():
             if isinstance(obj, kind) and hasattr(kind, attr):
                 return attr in names
-        return super().is_safe_attribute(obj, attr, value)
+        return type(obj).__module__ != "builtins" and super().is_safe_attribute(obj, attr, value)
 
     def call(self, context, f, *args, **kwargs):
         """Call what a template calls, after charging for it."""
         owner, name = getattr(f, "__self__", None), getattr(f, "__name__", "")
-        self.charge(self.size if isinstance(f, Macro) else 1)
+        self.charge(self.size if isinstance(f, LoopContext) else 1)
+        if isinstance(f, Macro):
+            self.charge(self.sizes.get(f.name, self.size))
         self.look(owner, args, kwargs)
+        if isinstance(f, LoopContext) and args:  # a loop that calls itself
+            args = (_take(context, args[0], self.size), *args[1:])
         if isinstance(owner, str):
             if name == "replace":
                 f = lambda *rest: _replace(self, owner, *rest)
@@ -139,12 +177,14 @@ class Bounded(ImmutableSandboxedEnvironment):
                 f = lambda items: _join(self, items, owner)
             elif name in ("strip", "lstrip", "rstrip") and args:
                 self.charge(len(owner) * len(args[0]) // 250)
+            elif name in PADS:
+                self.expect(owner.count("\t") + 1, args, kwargs)
         return super().call(context, f, *args, **kwargs)
 
     def call_binop(self, context, operator, left, right):
         """Arithmetic, with the size of the result known before there is one."""
         if operator == "%" and isinstance(left, str):
-            raise TooMuch("it formats text with %, which is not supported")
+            self.expect_format("%", left, right)
         if operator == "**" and not (abs(left) <= 2**32 and abs(right) <= 64):
             raise TooMuch(f"it raises {left} to the power of {right}")
         if operator == "*":
@@ -157,22 +197,58 @@ class Bounded(ImmutableSandboxedEnvironment):
         return result
 
     def wrap_str_format(self, value):
-        """None: `str.format` is a method like any other here, and not among those allowed."""
-        return None
+        """`format` and `format_map` of a text, in the sandbox, after charging for what they may make."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
 
-    def _counted(self, f):
-        """A filter that charges for what it gets and for what it makes."""
+        def bounded(*args, **kwargs):
+            self.expect_format("{", value.__self__, args, kwargs)
+            return wrapped(*args, **kwargs)
+
+        return bounded
+
+    def expect_format(self, sign, text, *values):
+        """Charge for a text in whose fields, which begin with a sign, every value may stand, escaped."""
+        if WIDE[sign].search(text.replace(2 * sign, "")):
+            raise TooMuch(f"it formats text with {text[:40]!r}, whose width has no bound")
+        self.expect(10 * text.count(sign), values, 1000)
+
+    def _counted(self, f, often=None):
+        """A filter or a test that charges for what it gets and for what it makes."""
         wants = getattr(f, "jinja_pass_arg", None)  # what Jinja hands to the filter before the value
 
         @pass_context
         def counted(context, value, *args, **kwargs):
             given = {"context": context, "eval_context": context.eval_ctx, "environment": self}
             self.look(value, args, kwargs)
+            if often is not None:
+                self.expect(often(value), args, kwargs)
             result = f(*([given[wants.name]] if wants else []), value, *args, **kwargs)
             self.look(result, made=True)
             return result
 
         return counted
+
+
+class _Generation(Extension):
+    """`{% generation %} … {% endgeneration %}`: what a model writes, which counts in training only."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _Dict:
+    """`dict` for templates: the class itself would give them methods that change any dictionary."""
+
+    def __call__(self, *args, **kwargs):
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, keys, value=None):
+        return dict.fromkeys(keys, value)
 
 
 class _Counted(NodeTransformer):
@@ -182,12 +258,13 @@ class _Counted(NodeTransformer):
         self.environment = environment
 
     def visit_Template(self, node):
-        self.environment.size = sum(1 for _ in node.find_all(nodes.Node))
+        size = lambda part: sum(1 for _ in part.find_all(nodes.Node))
+        self.environment.size = size(node)
+        for macro in node.find_all(nodes.Macro):
+            self.environment.sizes[macro.name] = max(size(macro), self.environment.sizes.get(macro.name, 0))
         return self.generic_visit(node)
 
     def visit_For(self, node):
-        if node.recursive:
-            raise TooMuch("it has a recursive loop, which is not supported")
         size = 1 + sum(1 for part in node.body for _ in part.find_all(nodes.Node))
         node = self.generic_visit(node)
         node.iter = _through("take", node.iter, nodes.Const(size))
@@ -196,6 +273,11 @@ class _Counted(NodeTransformer):
     def visit_Output(self, node):
         node = self.generic_visit(node)
         node.nodes = [x if isinstance(x, nodes.TemplateData) else _through("show", x) for x in node.nodes]
+        return node
+
+    def visit_CallBlock(self, node):
+        node = self.generic_visit(node)
+        node.call = node.call.node  # stays a call, whose text is counted where its pieces are joined
         return node
 
     def visit_Concat(self, node):
@@ -208,12 +290,6 @@ class _Counted(NodeTransformer):
         node.expr = _through("look", node.expr)
         for operand in node.ops:
             operand.expr = _through("look", operand.expr)
-        return node
-
-    def visit_Test(self, node):
-        node = self.generic_visit(node)
-        if node.name not in ("defined", "undefined"):
-            node.node = _through("look", node.node)
         return node
 
     def visit_Getitem(self, node):
@@ -275,17 +351,42 @@ def _replace(environment, text, old, new, count=-1):
 def _join(environment, items, separator="", attribute=None):
     items = list(items)
     if attribute is not None:
-        items = [environment.getitem(item, attribute) for item in items]
+        items = list(map(make_attrgetter(environment, attribute), items))
     environment.look(items)
     texts = list(map(str, items))
     environment.charge(len(texts), sum(map(len, texts)) + len(separator) * len(texts))
     return str(separator).join(texts)
 
 
-def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+@pass_environment
+def _sum(environment, items, attribute=None, start=0):
+    items = list(items)
+    if attribute is not None:
+        items = list(map(make_attrgetter(environment, attribute), items))
+    if isinstance(start, (list, tuple)):  # every sum of lists is a new one
+        size = len(start) + sum(len(item) for item in items)
+        environment.charge(len(items) * size // 100)
+    environment.look(items)
+    return sum(items, start)
+
+
+@pass_environment
+def _format(environment, text, *args, **kwargs):
+    environment.expect_format("%", str(text), args, kwargs)
+    return str(text) % (kwargs or args)
+
+
+@pass_environment
+def _to_json(environment, value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
     """JSON as the reference writes it; Jinja's own escapes what would be special in HTML."""
-    if indent is not None and not 0 <= indent <= 8:
-        raise TooMuch(f"it indents JSON by {indent}")
+    items, depth, stack = 0, 0, [(value, 1)]
+    while stack:
+        inner, level = stack.pop()
+        items, depth = items + 1, max(depth, level)
+        inner = [*inner.keys(), *inner.values()] if isinstance(inner, dict) else inner
+        stack += [(item, level + 1) for item in inner] if isinstance(inner, (list, tuple)) else []
+    environment.expect(items * depth, 0 if indent is None else indent)
+    environment.expect(items, separators or ())
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -12,6 +12,7 @@ quantised formats are unpacked by the `gguf` package. Format: the specification 
 
 import math
 import mmap
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +45,15 @@ class Gguf:
         metadata: {name: value}. tensors: {name: Stored}.
 
     Raises:
-        CheckpointError: the file is no GGUF, is truncated, or claims more than it holds.
+        CheckpointError: the file is no GGUF, is truncated, claims more than it holds, or is a part of a
+            model that was split over several files.
     """
 
     def __init__(self, path):
         self.path = Path(path)
+        part = re.search(r"-(\d{5})-of-(\d{5})\.gguf\Z", self.path.name)
+        if part and int(part[2]) > 1:
+            self._refuse_part(int(part[1]), int(part[2]))
         with open(self.path, "rb") as file:
             size = file.seek(0, 2)
             if size < 24:
@@ -61,6 +66,14 @@ class Gguf:
         except (_Damaged, struct.error, UnicodeDecodeError, OverflowError, RecursionError) as error:
             problem = f"damaged    byte {self.at}: {error}"
             raise CheckpointError(f"{self.path.name} cannot be read as GGUF", [problem]) from error
+        count = self.metadata.get("split.count", 1)
+        if count not in (0, 1):
+            number = self.metadata.get("split.no")
+            self._refuse_part(number + 1 if isinstance(number, int) else shown(number), shown(count))
+
+    def _refuse_part(self, number, count):
+        problem = f"split      part {number} of {count}; merge them first: llama-gguf-split --merge PART-1 WHOLE"
+        raise CheckpointError(f"{self.path.name} is not a whole model", [problem])
 
     def tensor(self, name):
         """The tensor as numbers: F32 stays, everything else is unpacked to fp32."""
@@ -88,25 +101,35 @@ class Gguf:
         n_tensors, n_entries = self._number("<Q"), self._number("<Q")
         self._room(n_tensors, 24, "tensors")
         self._room(n_entries, 13, "metadata entries")
-        self.metadata = {}
+        self.metadata: dict = {}
         for _ in range(n_entries):
             name = self._string()
+            if name in self.metadata:
+                raise _Damaged(f"the metadata have {shown(name)} twice")
             self.metadata[name] = self._value(self._number("<I"))
         found = [self._tensor_entry() for _ in range(n_tensors)]
         alignment = self.metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 0 < alignment <= 2**16:
-            raise _Damaged(f"general.alignment = {alignment!r}")
-        data = -(-self.at // alignment) * alignment
-        self.tensors: dict[str, Stored] = {}
-        for name, shape, kind, offset, n_bytes in found:
-            start = data + offset
-            if start + n_bytes > len(self.bytes):
+        if type(alignment) is not int or not 8 <= alignment <= 2**16 or alignment & (alignment - 1):
+            raise _Damaged(f"general.alignment = {shown(alignment)}, expected a power of two, 8 to {2**16}")
+        self.tensors = self._placed(found, alignment)
+
+    def _placed(self, found, alignment):
+        """{name: Stored}. Tensors lie one after the other, each aligned, as writers of the format put them."""
+        data = place = -(-self.at // alignment) * alignment
+        tensors: dict[str, Stored] = {}
+        for offset, name, shape, kind, n_bytes in sorted(found):
+            start, end = data + offset, data + offset + n_bytes
+            if start != place:
+                raise _Damaged(f"{shown(name)} begins at byte {start}, expected {place}, where free space begins")
+            if end > len(self.bytes):
                 raise _Damaged(
-                    f"{name} ends at byte {start + n_bytes}, the file has {len(self.bytes)}: is it truncated?"
+                    f"{shown(name)} ends at byte {end}, the file has {len(self.bytes)}: is it truncated?"
                 )
-            if name in self.tensors:
-                raise _Damaged(f"{name} occurs twice")
-            self.tensors[name] = Stored(shape, kind, start, n_bytes)
+            if name in tensors:
+                raise _Damaged(f"{shown(name)} occurs twice")
+            tensors[name] = Stored(shape, kind, start, n_bytes)
+            place = -(-end // alignment) * alignment
+        return tensors
 
     def _tensor_entry(self):
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -123,7 +146,7 @@ class Gguf:
         in_block, block_bytes = GGML_QUANT_SIZES[kinds[number]]
         if math.prod(shape) == 0 or shape[-1] % in_block:
             raise _Damaged(f"{name} has shape {shape}, not whole blocks of {in_block}")
-        return name, shape, kinds[number].name, offset, math.prod(shape) // in_block * block_bytes
+        return offset, name, shape, kinds[number].name, math.prod(shape) // in_block * block_bytes
 
     def _value(self, kind, depth=0):
         if kind in SCALARS:
@@ -177,11 +200,27 @@ class GgufTensors:
         needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "rms_norm_eps")
         problems = [f"missing    {SETTINGS[key]}" for key in needed if key not in self.config]
         problems += _switches(self.file.metadata)
+        self.config.setdefault("max_position_embeddings", 2048)
+        if FACTORS in self.file.tensors:
+            problems += self._factors_of_pairs()
         if problems:
             raise CheckpointError(f"{path} cannot be loaded", problems)
         self.config.setdefault("vocab_size", len(self.file.metadata.get("tokenizer.ggml.tokens", [])))
-        self.config["max_position_embeddings"] = self.config.get("max_position_embeddings", 2048)
-        self.names = {_hugging_face_name(name): name for name in self.file.tensors}
+        self.names = {_hugging_face_name(name): name for name in self.file.tensors if name != FACTORS}
+
+    def _factors_of_pairs(self):
+        """Read what the frequency of every pair is divided by. LongRoPE says the same, at every length here."""
+        stored, half = self.file.tensors[FACTORS], (_head_width(self.file.metadata) or 0) // 2
+        if stored.shape != (half,):
+            return [f"shape      {FACTORS} is {stored.shape}, expected ({half},), a number a pair of a head"]
+        factors = self.file.tensor(FACTORS).tolist()
+        if not all(0 < factor < math.inf for factor in factors):
+            return [f"damaged    {FACTORS} = {shown(factors)}   expected numbers above 0"]
+        self.config["rope_scaling"] = {
+            "rope_type": "longrope", "short_factor": factors, "long_factor": factors,
+            "original_max_position_embeddings": self.config["max_position_embeddings"],
+        }  # fmt: skip
+        return []
 
     def shape(self, name):
         return self.file.tensors[self.names[name]].shape
@@ -217,22 +256,38 @@ WORDS = {
 }  # fmt: skip
 
 
-def _switches(metadata):
-    """A line for every setting that asks for more than a plain llama does."""
+FACTORS = "rope_freqs.weight"
+
+
+def _head_width(metadata):
+    """Features of a head, or None where the file does not say."""
     heads, width = metadata.get("llama.attention.head_count"), metadata.get("llama.embedding_length")
     whole = isinstance(heads, int) and isinstance(width, int) and heads > 0
-    d_head = metadata.get("llama.attention.key_length", width // heads if whole else None)
+    given = metadata.get("llama.attention.key_length", width // heads if whole else None)
+    return given if isinstance(given, int) else None
+
+
+def _switches(metadata):
+    """A line for every setting that asks for more than a plain llama does, or that is not known."""
+    d_head = _head_width(metadata)
     only = {
         "rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scale_linear": 1.0,
         "rope.scaling.attn_factor": 1.0, "attention.causal": True,
         "rope.dimension_count": d_head, "attention.value_length": d_head, "expert_count": 0,
-        "attention.sliding_window": 0, "attention.scale": 0.0, "embedding_scale": 1.0, "residual_scale": 1.0,
-        "logit_scale": 1.0, "attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0,
+        "expert_used_count": 0, "attention.sliding_window": 0, "attention.scale": 0.0, "embedding_scale": 1.0,
+        "residual_scale": 1.0, "logit_scale": 1.0, "attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0,
     }  # fmt: skip
+    known = {*SETTINGS.values(), *(f"llama.{name}" for name in (*only, *ONLY_WITH_SCALING))}
     for name, allowed in only.items():
         found = metadata.get(f"llama.{name}", allowed)
         if found != allowed:
             yield f"switch     llama.{name} = {shown(found)}   only {allowed!r} is supported"
+    for name in sorted(key for key in metadata if key.startswith("llama.") and key not in known):
+        yield f"unknown    {name[:80]} = {shown(metadata[name])}"
+
+
+# What these say counts only where `rope.scaling.type` asks for a scaling.
+ONLY_WITH_SCALING = ("rope.scaling.original_context_length", "rope.scaling.finetuned")
 
 
 def _hugging_face_name(name):

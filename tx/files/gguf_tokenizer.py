@@ -2,7 +2,7 @@
 
 from tokenizers import AddedToken
 
-from .errors import CheckpointError
+from .errors import CheckpointError, shown
 from .vocabularies import (
     BERT_NAMES,
     CONTROL,
@@ -17,6 +17,7 @@ from .vocabularies import (
     word_pieces,
 )
 
+GGML = "tokenizer.ggml."
 SAME = {
     "phi-2": "gpt-2", "mpt": "gpt-2", "olmo": "gpt-2", "starcoder": "smollm", "refact": "smollm",
     "codeshell": "smollm", "llama3": "llama-bpe", "llama-v3": "llama-bpe", "stablelm2": "qwen2",
@@ -31,6 +32,10 @@ LISTS: dict[str, dict[str, type]] = {  # what a kind cannot do without
     "t5": {"tokens": str, "scores": float},
     "bert": {"tokens": str},
 }
+# What a file may say besides, and what is read of it. Ids of other names (`fim_pre_token_id`) name tokens only.
+OPTIONAL: dict[str, type] = {"token_type": int, "precompiled_charsmap": int}
+FLAGS = ("add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces")
+MEANINGLESS = ("token_type_count", "scores", "merges")  # segments of BERT; lists that a kind does not use
 
 
 def from_gguf(metadata):
@@ -38,8 +43,11 @@ def from_gguf(metadata):
     chat template or None.
 
     metadata: {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": […], …}, see `tx.files.gguf`.
+
+    Raises:
+        CheckpointError: what is missing, damaged, or says what is not supported.
     """
-    values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
+    values = {key.removeprefix(GGML): value for key, value in metadata.items() if key.startswith(GGML)}
     _check_gguf(values)
     model, tokens, kinds = values["model"], values["tokens"], values.get("token_type", [])
     special = {role: values.get(f"{theirs}_token_id") for role, theirs in GGUF_ROLES.items()}
@@ -63,7 +71,11 @@ def from_gguf(metadata):
         adds = {"bos": model == "llama" or model == "gpt2" and _cut(values) == "llama-bpe", "eos": model == "t5"}
         adds = {role: role in special and values.get(f"add_{role}_token", add) for role, add in adds.items()}
         surround(backend, *([special[role]] if add else [] for role, add in adds.items()))
-    return backend, special, metadata.get("tokenizer.chat_template")
+    template = metadata.get("tokenizer.chat_template")
+    if not isinstance(template, str | None):
+        problem = f"config     tokenizer.chat_template = {shown(template)}   expected a text"
+        raise CheckpointError(_NO_GGUF, [problem])
+    return backend, special, template
 
 
 def _gguf_bytes(values, special):
@@ -110,7 +122,7 @@ def _gguf_pieces(values, special):
 def _cut(values):
     """Our name of the pre-tokenizer that the file names."""
     name = values.get("pre", "default")
-    return SAME.get(name, name)
+    return SAME.get(name, name) if isinstance(name, str) else shown(name)
 
 
 _NO_GGUF = "the GGUF file has no tokenizer that can be read"
@@ -119,14 +131,13 @@ _NO_GGUF = "the GGUF file has no tokenizer that can be read"
 def _check_gguf(values):
     problems = []
     model, tokens, cut = values.get("model"), values.get("tokens"), _cut(values)
-    if model not in LISTS:
+    if not isinstance(model, str) or model not in LISTS:
         known = ", ".join(map(repr, LISTS))
-        raise CheckpointError(_NO_GGUF, [f"unknown    tokenizer.ggml.model = {model!r}   known: {known}"])
+        raise CheckpointError(_NO_GGUF, [f"unknown    tokenizer.ggml.model = {shown(model)}   known: {known}"])
     if model == "gpt2" and cut not in CUTS:
         known = ", ".join(sorted([*CUTS, *SAME]))
-        problems.append(f"unknown    tokenizer.ggml.pre = {cut!r}   known: {known}")
-    optional = {"token_type": int, "precompiled_charsmap": int}
-    lists = LISTS[model] | {name: kind for name, kind in optional.items() if name in values}
+        problems.append(f"unknown    tokenizer.ggml.pre = {shown(cut)}   known: {known}")
+    lists = LISTS[model] | {name: kind for name, kind in OPTIONAL.items() if name in values}
     for name, kind in lists.items():
         found = values.get(name)
         if not isinstance(found, list) or not found or not all(isinstance(x, kind) for x in found):
@@ -141,9 +152,35 @@ def _check_gguf(values):
         if name in values and len(values[name]) != len(tokens):
             found, expected = len(values[name]), len(tokens)
             problems.append(f"damaged    tokenizer.ggml.{name}   {found} entries for {expected} tokens")
-    for name in (f"{theirs}_token_id" for theirs in GGUF_ROLES.values()):
-        id = values.get(name)
-        if id is not None and (not isinstance(id, int) or not 0 <= id < len(tokens)):
-            problems.append(f"damaged    tokenizer.ggml.{name} = {id!r}   expected 0 … {len(tokens) - 1}")
+    for name in (name for name in values if name.endswith("_token_id")):
+        id = values[name]
+        if type(id) is not int or not 0 <= id < len(tokens):
+            problems.append(f"damaged    tokenizer.ggml.{name} = {shown(id)}   expected 0 … {len(tokens) - 1}")
+    problems += _flag_problems(values)
     if problems:
         raise CheckpointError(_NO_GGUF, problems)
+
+
+def _flag_problems(values):
+    """A line for every flag that says nothing, that this kind of tokenizer cannot follow, or that is not known."""
+    model = values["model"]
+    for name in (name for name in FLAGS if name in values):
+        if not isinstance(values[name], bool):
+            yield f"config     tokenizer.ggml.{name} = {shown(values[name])}   expected true or false"
+    only: dict[str, bool] = {}  # of these kinds a reader of such files follows no other value
+    if model == "bert":  # [CLS] and [SEP] always stand around a text
+        only = {"add_bos_token": True, "add_eos_token": True, "add_space_prefix": True}
+    if model == "gpt2":
+        only = {"add_space_prefix": False, "remove_extra_whitespaces": False}
+    if model in ("gpt2", "llama"):
+        only["add_sep_token"] = False
+    for name, allowed in only.items():
+        if values.get(name, allowed) != allowed:
+            found = f"tokenizer.ggml.{name} = {shown(values[name])}"
+            yield f"switch     {found}   only {allowed} is supported for {model!r}"
+    for role in ("bos", "eos"):
+        if values.get(f"add_{role}_token") is True and f"{role}_token_id" not in values and model != "bert":
+            yield f"missing    tokenizer.ggml.{role}_token_id   add_{role}_token asks for it"
+    known = {"model", "pre", *LISTS[model], *OPTIONAL, *FLAGS, *MEANINGLESS}
+    for name in sorted(name for name in values if name not in known and not name.endswith("_token_id")):
+        yield f"unknown    tokenizer.ggml.{name[:80]} = {shown(values[name])}"

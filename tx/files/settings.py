@@ -21,6 +21,10 @@ def read_json(path, kind=dict):
         raise ValueError(f"cannot be read: {error.strerror}") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from error
     if not isinstance(values, kind):
         raise ValueError(f"expected a {kind.__name__}, found a {type(values).__name__}")
     return values

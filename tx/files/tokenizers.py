@@ -5,16 +5,16 @@ the tokenizer's class, which stands for the rest: what is added around a text, a
 tokens that no file names.
 """
 
-import json
 import re
 from dataclasses import replace
 from typing import NamedTuple
 
 from tokenizers import AddedToken, normalizers
-from tokenizers import Tokenizer as Backend
 
-from .errors import CheckpointError
+from .errors import CheckpointError, shown
 from .sentencepiece import read_sentencepiece
+from .settings import read_settings
+from .tokenizer_json import WHAT, built, parts, read_tokenizer_json
 from .vocabularies import BERT_NAMES, CONTROL, byte_level, sentence_pieces, surround, word_pieces
 
 ROLES = ("bos", "eos", "eot", "eom", "unk", "sep", "pad", "cls", "mask")
@@ -78,9 +78,13 @@ def from_folder(folder):
     Raises:
         CheckpointError: files are missing, damaged, or of a kind that is not known.
     """
-    settings = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
+    settings = {
+        **read_settings(folder / "special_tokens_map.json"), **read_settings(folder / "tokenizer_config.json"),
+    }  # fmt: skip
+    _check_names(folder, settings)
     if (folder / "tokenizer.json").is_file():
-        backend, names = _parse(folder / "tokenizer.json"), {}
+        change = _without_space if _asks_for_no_space(folder, settings) else None
+        backend, names = read_tokenizer_json(folder / "tokenizer.json", change), {}
     else:
         kind = _kind(folder, settings)
         backend, names = _from_vocabulary(folder, kind, settings), kind.names
@@ -89,32 +93,70 @@ def from_folder(folder):
         name = _name(settings.get(f"{role}_token", names.get(role)))
         if name is not None and backend.token_to_id(name) is not None:
             special[role] = backend.token_to_id(name)
-    template = settings.get("chat_template")
-    if isinstance(template, list):  # several by name
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    return backend, special, _template(folder, settings)
+
+
+def _template(folder, settings):
+    """The chat template of a folder: one text, or of several by name the default one."""
     if (folder / "chat_template.jinja").is_file():
-        template = _text(folder / "chat_template.jinja")
-    return backend, special, template
+        return _text(folder / "chat_template.jinja")
+    given = settings.get("chat_template")
+    named = given if isinstance(given, list) else [{"name": "default", "template": given}]
+    if not all(isinstance(x, dict) and isinstance(x.get("name"), str) for x in named) or not all(
+        isinstance(x.get("template"), str) for x in named if given is not None
+    ):
+        expected = "expected a text, or a list of names and templates"
+        _refuse(folder, f"config     chat_template = {shown(given)} in tokenizer_config.json   {expected}")
+    return {entry["name"]: entry["template"] for entry in named}.get("default")
 
 
 def _refuse(folder, *problems):
-    raise CheckpointError(f"{folder} has no tokenizer that can be read", problems)
+    raise CheckpointError(f"{folder} {WHAT}", problems)
+
+
+def _check_names(folder, settings):
+    """Refuse names of special tokens that are no names."""
+    for role in ROLES:
+        given = settings.get(f"{role}_token")
+        if given is not None and not isinstance(given.get("content") if isinstance(given, dict) else given, str):
+            _refuse(folder, f"config     {role}_token = {shown(given)}   expected the name of a token")
+
+
+def _asks_for_no_space(folder, settings):
+    """Whether a class of LLaMA's is told to put no space in front of a text, which its file does not know of."""
+    return _flag(folder, settings, "add_prefix_space") is False and KINDS.get(_class(settings)) is LLAMA
+
+
+def _without_space(values):
+    """Take the space in front of a text out of a `tokenizer.json`, and what takes it off again."""
+    for step in parts([values.get("normalizer"), values.get("pre_tokenizer"), values.get("decoder")]):
+        if step.get("type") == "Metaspace":
+            step["prepend_scheme"] = "never"
+        if step.get("type") == "Prepend":
+            step["prepend"] = ""
+        if step.get("type") == "Strip" and "start" in step:
+            step["start"] = 0
 
 
 def _kind(folder, settings):
     """The `Kind` of a folder without tokenizer.json: of its tokenizer's class, else of its model."""
     named = settings.get("tokenizer_class")
     if named in (None, "PreTrainedTokenizerFast", "TokenizersBackend"):
-        named = _json(folder / "config.json").get("model_type")
+        named = read_settings(folder / "config.json").get("model_type")
     if named is None and (folder / "vocab.txt").is_file():
         return BERT
     if named is None:
         either = "a tokenizer_class in tokenizer_config.json, or a model_type in config.json"
         _refuse(folder, f"missing    tokenizer.json, or {either}")
-    found = KINDS.get(re.sub(r"tokenizer(fast)?$|[-_]", "", str(named).lower()))
+    found = KINDS.get(_class({"tokenizer_class": named}))
     if found is None:
-        _refuse(folder, f"unknown    {named!r} without a tokenizer.json   known: {', '.join(KINDS)}")
+        _refuse(folder, f"unknown    {shown(named)} without a tokenizer.json   known: {', '.join(KINDS)}")
     return found
+
+
+def _class(settings):
+    """Our name of a tokenizer's class: LlamaTokenizerFast is llama."""
+    return re.sub(r"tokenizer(fast)?$|[-_]", "", str(settings.get("tokenizer_class")).lower())
 
 
 def _from_vocabulary(folder, kind, settings):
@@ -125,11 +167,11 @@ def _from_vocabulary(folder, kind, settings):
         _refuse(folder, f"missing    tokenizer.json, or {either}, files of that name")
     build = {"bytes": _byte_level, "words": _word_pieces, "pieces": _sentence_pieces}[kind.form]
     try:
-        backend = build(there, kind, settings)
-        _add_tokens(backend, folder, kind, settings)
+        backend = built(build, there, kind, settings)
+        built(_add_tokens, backend, folder, kind, settings)
     except CheckpointError:
         raise
-    except Exception as error:  # the package raises nothing narrower
+    except ValueError as error:
         _refuse(folder, f"damaged    {' and '.join(path.name for path in there)}: {error}")
     around = []
     for end, tokens in (("bos", kind.before), ("eos", kind.after)):
@@ -145,7 +187,7 @@ def _from_vocabulary(folder, kind, settings):
 
 
 def _byte_level(paths, kind, settings):
-    vocabulary = _json(paths[0])
+    vocabulary = read_settings(paths[0])
     _check_ids(paths[0], vocabulary)
     merges: dict[tuple[str, ...], None] = {}  # in order
     for number, line in enumerate(_lines(paths[1])):
@@ -195,6 +237,11 @@ def _sentence_pieces(paths, kind, settings):
         first = [*quotes, *([] if keep else [normalizers.NFKD(), normalizers.StripAccents()]), *first]
         comma = [100 * bool(re.search(r"\d,\Z", text)) for text in pieces.texts]  # it stands alone after a digit
         pieces = replace(pieces, scores=[score - c for score, c in zip(pieces.scores, comma, strict=True)])
+    prefix = _flag(folder, settings, "add_prefix_space", pieces.prefix)
+    if prefix != pieces.prefix and kind not in (LLAMA, ALBERT):
+        _refuse(folder, f"switch     add_prefix_space = {prefix} in tokenizer_config.json   only {not prefix} is "
+                        "supported, as the model of pieces says")  # fmt: skip
+    pieces = replace(pieces, prefix=prefix)
     once = kind is LLAMA and not _flag(folder, settings, "legacy", True)
     backend = sentence_pieces(pieces, first, once)
     control = [text for text, kind in zip(pieces.texts, pieces.kinds, strict=True) if kind == CONTROL]
@@ -210,7 +257,7 @@ def _add_tokens(backend, folder, kind, settings):
     special = {_name(given): given for given in reversed(named) if _name(given)}
     later = settings.get("added_tokens_decoder") or {
         number: {"content": name, "special": name in special, "normalized": False}
-        for name, number in _json(folder / "added_tokens.json").items()
+        for name, number in read_settings(folder / "added_tokens.json").items()
     }
     try:
         later = {int(number): {"special": False, "normalized": True} | given for number, given in later.items()}
@@ -236,13 +283,6 @@ def _add_tokens(backend, folder, kind, settings):
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parse(path):
-    try:
-        return Backend.from_file(str(path))
-    except Exception as error:  # the package raises nothing narrower
-        _refuse(path.parent, f"damaged    {path.name}: {error}")
-
-
 def _text(path):
     try:
         return path.read_bytes().decode("utf-8")
@@ -254,19 +294,6 @@ def _lines(path):
     """The lines of a file; only a newline ends one, as vocabularies hold other separators."""
     lines = [line.removesuffix("\r") for line in _text(path).split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
-
-
-def _json(path):
-    """The dictionary in a file, or an empty one if there is no file."""
-    try:
-        values = json.loads(_text(path)) if path.is_file() else {}
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        _refuse(path.parent, f"damaged    {path.name} is no JSON: {error}")
-    if not isinstance(values, dict):
-        _refuse(path.parent, f"damaged    {path.name}: expected an object, found a {type(values).__name__}")
-    return values
 
 
 def _flag(folder, settings, name, default=None):

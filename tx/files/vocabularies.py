@@ -73,6 +73,7 @@ def word_pieces(vocabulary, unknown, *, lowercase=True, strip_accents=None, chin
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
 LONGEST = 1000  # characters of a piece; every way to cut one in two is looked at
+LONGEST_REPLACEMENT = 64  # characters that a charsmap makes of one; Unicode's longest has 18
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Pieces:
     texts, scores, kinds: of every piece; spaces are written as ▁.
     unigram: choose the pieces with the best sum of scores; else merge neighbours, best score first.
     by_bytes: a character without a piece becomes its bytes, <0x00> to <0xFF>.
-    charsmap: a compiled table of replacements, see `_check_charsmap`.
+    charsmap: a compiled table of replacements, see `check_charsmap`.
     prefix: a text gets a space in front. tidy: others at its ends go, and runs of them become one.
     """
 
@@ -112,7 +113,7 @@ class Pieces:
                 what = f"{len(text)} characters, score {score} and kind {kind}"
                 found.append(f"piece {number} has {what}; expected at most {LONGEST}, a number and 1 to 6")
                 break
-        return found + (_check_charsmap(self.charsmap) if self.charsmap else [])
+        return found + (check_charsmap(self.charsmap) if self.charsmap else [])
 
 
 def sentence_pieces(pieces, first=(), once=False):
@@ -171,7 +172,7 @@ def _merges(pieces, vocabulary):
     return [pair for *_, pair in sorted(merges)]
 
 
-def _check_charsmap(data):
+def check_charsmap(data):
     """What is wrong with a compiled table of replacements; the package crashes on a damaged one.
 
     It is a u32 size, a trie of u32 units (Darts-clone's double array) and texts that end with a NUL. A unit
@@ -183,13 +184,21 @@ def _check_charsmap(data):
         return [f"the charsmap of {len(data)} bytes has no table"]
     units, texts = np.frombuffer(data, "<u4", size // 4, 4), np.frombuffer(data[4 + size :], np.uint8)
     inner = units >> 31 == 0
+    inner[0] = True  # where every search begins, whatever its flags
     children = np.arange(len(units)) ^ ((units >> 10).astype(np.int64) << ((units & 512) >> 6))
     if (children[inner] >= len(units)).any():
         return ["the charsmap is damaged: a unit points beyond the table"]
     leaves = units[children[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
     if (leaves >= len(texts)).any() or (texts[leaves] & 0xC0 == 0x80).any():
         return ["the charsmap is damaged: a leaf points at no text"]
-    return []
+    longest = longest_replacement(data)
+    return [f"the charsmap makes {longest} characters of one"] if longest > LONGEST_REPLACEMENT else []
+
+
+def longest_replacement(data):
+    """Characters of the longest text in a compiled table of replacements."""
+    (size,) = struct.unpack("<I", data[:4])
+    return max(len(text.decode("utf-8", "replace")) for text in data[4 + size :].split(b"\0"))
 
 
 # ── around a text ────────────────────────────────────────────────────────────────────────────────
