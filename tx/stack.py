@@ -120,7 +120,7 @@ class Stack(nn.Module):
         """Who may read the memory, as booleans where it is a `Mask`, made once for all layers."""
         if memory is None or mask is None or isinstance(mask, torch.Tensor):
             return mask
-        shape = (len(x), self.config.n_heads, x.shape[1], memory.shape[1])
+        shape = (x.shape[0], self.config.n_heads, x.shape[1], memory.shape[1])
         return as_mask(mask).dense(shape, x.device)  # (B or 1, H or 1, T or 1, N)
 
 
