@@ -83,5 +83,5 @@ def test_a_tiny_decoder_learns_a_text_by_heart():
 
 
 def test_a_text_that_is_too_long_is_refused():
-    with pytest.raises(ValueError, match="learned position 16 is outside the table: expected 0 … 15"):
+    with pytest.raises(ValueError, match="position 16 is outside the learned table: expected 0 … 15"):
         Decoder(config())(torch.zeros(1, 17, dtype=torch.long))

@@ -142,6 +142,7 @@ def test_greedy_equals_the_reference(models, name):
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
 def test_every_cache_gives_the_same_tokens_also_when_the_text_comes_in_parts(models, name):
     ours = models(name)[1]
     tokens, real = prompt(), torch.ones(2, 7, dtype=torch.bool)
@@ -375,8 +376,8 @@ class Quiet(nn.Module):
         super().__init__()
         self.config = Config(V, 32, 2, 4, 64, 512, positions="none")
         self.table = nn.Embedding(V, V)
-        self.stack = nn.ModuleDict({"positions": nn.ModuleDict({"full": Positions()})})
-        self.stack.positions = self.stack["positions"]
+        self.stack = nn.ModuleDict({"schemes": nn.ModuleDict({"full": Positions()})})
+        self.stack.schemes = self.stack["schemes"]
 
     def forward(self, tokens, mask=None, *, cache=None, last=None):
         if cache is not None:

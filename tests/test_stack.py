@@ -125,11 +125,11 @@ def test_positions_can_skip_the_pad():
 
 @pytest.mark.parametrize(("tokens", "mask", "words"), [
     (torch.tensor([1, 2]), None, r"tokens \(2,\): expected \(B, T\)"),
-    (torch.tensor([[1, V]]), None, f"token id {V} is outside the table: expected 0 … {V - 1}"),
+    (torch.tensor([[1, V]]), None, f"token id {V} is outside the vocabulary: expected 0 … {V - 1}"),
     (torch.tensor([[1, -1]]), None, "token id -1 is outside"),
     (torch.tensor([[1, 2]]), torch.ones(1, 3, dtype=torch.bool), r"expected booleans \(B, S\) = \(1, 2\)"),
     (torch.tensor([[1, 2]]), torch.ones(1, 2), "of torch.float32: expected booleans"),
-    (torch.zeros(1, 17, dtype=torch.long), None, "learned position 16 is outside the table: expected 0 … 15"),
+    (torch.zeros(1, 17, dtype=torch.long), None, "position 16 is outside the learned table: expected 0 … 15"),
     ([[1, 2]], None, "tokens are a list: expected a tensor of ids"),
     (torch.tensor([[1, 2]]).byte(), None, "tokens of torch.uint8: expected ids of torch.int64 or torch.int32"),
     (torch.zeros(0, 2, dtype=torch.long), None, r"tokens \(0, 2\): expected one text and one token at least"),
@@ -146,7 +146,7 @@ def test_bad_input_is_named(tokens, mask, words):
     ({"positions": torch.arange(3)}, r"positions \(3,\) of torch.int64: expected .* \(1, 3\) or \(2, 3\)"),
     ({"positions": torch.arange(2)[None]}, r"positions \(1, 2\)"),
     ({"positions": torch.zeros(2, 3)}, r"positions \(2, 3\) of torch.float32"),
-    ({"positions": torch.full((1, 3), -1)}, "learned position -1 is outside the table: expected 0 … 15"),
+    ({"positions": torch.full((1, 3), -1)}, "position -1 is outside the learned table: expected 0 … 15"),
     ({"segments": torch.zeros(2, 2, dtype=torch.long)}, r"segments \(2, 2\) of torch.int64: expected .* \(2, 3\)"),
     ({"segments": torch.full((2, 3), 2)}, "segment 2 is outside the table: expected 0 … 1"),
     ({"memory": torch.zeros(1, 4, D)}, rf"memory \(1, 4, {D}\): expected \(B, N, D\) with B = 2, D = {D}"),

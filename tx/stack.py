@@ -13,6 +13,8 @@ from .block import Block, Flow, View, make_norm
 from .masks import as_mask, causal, everything, padding, window
 from .positions import build, look_up, readable
 
+IDS = "token id {} is outside the vocabulary"
+
 
 class Stack(nn.Module):
     """Embedding, positions, blocks, final norm: what every model is made of.
@@ -82,12 +84,12 @@ class Stack(nn.Module):
     def _embed(self, tokens, positions, segments):
         """Everything that is added up before the first block: (B, T) -> (B, T, D)."""
         c = self.config
-        x = tokens if tokens.is_floating_point() else look_up("token id", self.embedding, tokens)  # (B, T, E)
+        x = tokens if tokens.is_floating_point() else look_up(self.embedding, tokens, IDS)  # (B, T, E)
         if c.embedding_scale is not None:
             x = x * torch.tensor(c.embedding_scale, dtype=x.dtype)  # (B, T, E)  rounded as x is
         if self.segments is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments  # (B, T)
-            x = x + look_up("segment", self.segments, segments)  # (B, T, E)
+            x = x + look_up(self.segments, segments, "segment {} is outside the table")  # (B, T, E)
         placed = self.schemes["full"].embed(positions, x.dtype)  # (B or 1, T, E)  or None
         x = x if placed is None else x + placed  # (B, T, E)
         return self.projection(self.dropout(self.embedding_norm(x)))  # (B, T, D)
@@ -187,8 +189,8 @@ def check_tokens(tokens, config):
 
 
 def check_real(real, B, S):
-    """ValueError unless real says of every token, those of the cache included, whether it is one."""
-    if real.dtype != torch.bool or real.shape != (B, S):
+    """ValueError unless real is None, or says of every token, those of the cache included, whether it is one."""
+    if real is not None and (real.dtype != torch.bool or real.shape != (B, S)):
         raise ValueError(
             f"mask {tuple(real.shape)} of {real.dtype}: expected booleans (B, S) = {(B, S)}, True = a real "
             "token, the tokens of the cache included."
