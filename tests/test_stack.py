@@ -2,6 +2,7 @@
 
 import collections
 import math
+import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from test_block import B, D, T, V, close, config, flow, made, vectors
 
 import tx
 from tests import oracle
+from tx.cache import Cache
 from tx.checkpoints import build
 from tx.config import Config, Rope
 from tx.course import contracts
@@ -249,3 +251,76 @@ def test_a_token_meets_few_lines():
     model(tokens)
     met = lines_met(lambda: model(tokens))
     assert sum(met.values()) <= 160 and len(met) <= 7, met
+
+
+def test_a_model_is_made_of_its_own_kind_of_config():
+    from tx.encoder import Encoder
+    from tx.encoder_decoder import EncoderDecoder
+
+    both_sides = config(causal=False)
+    for kind, c, message in (
+        (Decoder, "x", "config is a str: expected a tx.Config"),
+        (Decoder, both_sides, "causal = False: expected True, these tokens see the past"),
+        (Encoder, config(), "causal = True: expected False, these tokens see both sides"),
+        (Decoder, config(encoder=both_sides), "None in a model of one stack"),
+        (EncoderDecoder, config(), "encoder = None: expected the Config of the other stack"),
+        (EncoderDecoder, config(encoder=config()), "encoder.causal = True: expected False"),
+        (EncoderDecoder, config(encoder=config(causal=False, d_embedding=6)), "encoder.d_embedding = 6"),
+        (Decoder, config(n_mels=3), "only the encoder of an EncoderDecoder hears"),
+        (Decoder, config(d_embedding=6), "d_embedding = 6: expected d_model = 12"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind(c)
+
+
+def test_what_is_no_tensor_is_said_to_be_none():
+    model = made(Stack, config(n_segments=2), cross=True)
+    tokens, memory = torch.tensor([[3, 1]]), torch.zeros(1, 2, 12)
+    for given, message in (
+        (dict(positions=[0, 1], memory=memory), r"positions are a list: expected a tensor \(1, 2\)"),
+        (dict(segments=[[0, 1]], memory=memory), "segments are a list"),
+        (dict(memory=[1]), "memory is a list: these layers read one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(tokens, **given)
+
+
+def test_a_sinusoidal_position_is_as_wide_as_the_embedding():
+    stack = made(Stack, config(positions="sinusoidal", d_embedding=6))
+    assert stack(torch.tensor([[3, 1, 4]])).shape == (1, 3, 12)
+
+
+@pytest.mark.parametrize("qk_norm", ["head", "full"])
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_autocast_serves_every_norm_of_queries_and_keys(qk_norm, norm):
+    model, tokens = made(Decoder, config(qk_norm=qk_norm, norm=norm)), torch.tensor([[3, 1, 4, 1, 5]])
+    expected = model(tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, cache = model(tokens), Cache(model.config)
+        model(tokens, cache=cache)
+    found.float().sum().backward()
+    close(found.float(), expected, 0.05 * expected.abs().max().item())
+    assert cache.layers[0].keys.dtype == cache.layers[0].values.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+def test_a_model_can_be_pickled(activation):
+    model, tokens = made(Decoder, config(activation=activation)), torch.tensor([[3, 1, 4]])
+    assert torch.equal(pickle.loads(pickle.dumps(model))(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("switches", [{}, {"positions": "alibi"}, {"window": 2}])
+def test_gradients_of_each_text_of_a_padded_batch(switches):
+    """As in private training: `vmap` over texts and their masks."""
+    model = made(Decoder, config(**switches))
+    tokens, real = torch.tensor([[3, 1, 4, 1], [0, 5, 9, 2]]), torch.tensor([[True] * 4, [False] + [True] * 3])
+    parameters = dict(model.named_parameters())
+
+    def total(parameters, tokens, real):
+        return torch.func.functional_call(model, parameters, (tokens[None], real[None]))[0, 1:].square().sum()
+
+    found = torch.vmap(torch.func.grad(total), (None, 0, 0))(parameters, tokens, real)
+    for row in range(2):
+        expected = torch.func.grad(total)(parameters, tokens[row], real[row])
+        for name, gradient in expected.items():
+            close(found[name][row], gradient, 1e-3)

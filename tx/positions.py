@@ -15,6 +15,7 @@ import math
 
 import torch
 from torch import nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 
 class Positions(nn.Module):
@@ -330,7 +331,7 @@ def build(config):
     scheme = {
         "none": lambda: Positions(),
         "learned": lambda: Learned(c.max_positions, c.d_embedding, c.position_offset),
-        "sinusoidal": lambda: Sinusoidal(c.d_model),
+        "sinusoidal": lambda: Sinusoidal(c.d_embedding),
         "alibi": lambda: Alibi(c.n_heads),
         "t5": lambda: T5Bias(c.buckets, c.bucket_distance, c.n_heads, not c.causal),
         "deberta": lambda: Disentangled(
@@ -370,8 +371,8 @@ def look_up(table, ids, what, first=0):
 
 
 def readable(x):
-    """Whether numbers of x may be looked at: not while a graph is made, and not where there are none."""
-    return not (torch.compiler.is_compiling() or x.is_meta)
+    """Whether numbers of x may be looked at: not where a graph is made, nor where none are, nor in `vmap`."""
+    return not (torch.compiler.is_compiling() or x.is_meta or is_functorch_wrapped_tensor(x))
 
 
 def _check_ids(table, ids, what, first):

@@ -32,8 +32,8 @@ def penalise(logits, tokens, penalty, real=None):
     """
     _check_logits(logits)
     _check_setting("repetition_penalty", penalty)
-    _check_said(tokens, real, len(logits))
     B, V = logits.shape
+    _check_said(tokens, real, B, V)
     said = tokens if real is None else tokens.masked_fill(~real, V)  # (B, T)
     seen = torch.zeros(B, V + 1, dtype=torch.bool, device=logits.device)  # (B, V+1)  padding is V
     seen = seen.scatter(1, said.long(), True)[:, :V]  # (B, V)
@@ -339,7 +339,7 @@ _SETTINGS = {  # name: (type, in words, which values, in words)
 
 def _check_setting(name, value):
     kind, in_words, right, expected = _SETTINGS[name]
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{name} = {value!r}: expected {in_words}.")
     if not right(value):
         raise ValueError(f"{name} = {value}: expected {expected}.")
@@ -358,6 +358,8 @@ def check_settings(max_new_tokens, temperature, top_k, top_p, min_p, repetition_
     _check_choice(temperature, top_k, top_p, min_p)
     _check_setting("repetition_penalty", repetition_penalty)
     _check_setting("beams", beams)
+    if on_token is not None and not callable(on_token):
+        raise ValueError(f"on_token = {on_token!r}: expected a function of tokens and step, or None.")
     if beams > 1 and temperature > 0:
         raise ValueError(f"beams = {beams} with temperature = {temperature}: beam search does not draw.")
     if beams > 1 and on_token is not None:
@@ -384,12 +386,17 @@ def _check_finite(logits, broken, step=None):
         )
 
 
-def _check_said(tokens, real, B):
+def _check_said(tokens, real, B, V):
+    if not isinstance(tokens, torch.Tensor):
+        raise ValueError(f"tokens are a {type(tokens).__name__}: expected a tensor of ids (B, T).")
     if tokens.dim() != 2 or len(tokens) != B or tokens.dtype not in (torch.int64, torch.int32):
         raise ValueError(
             f"tokens {tuple(tokens.shape)} of {tokens.dtype}: expected ids (B, T), B = {B} as of the logits."
         )
-    check_real(real, B, tokens.shape[1])
+    if tokens.is_cpu and tokens.numel() and not 0 <= tokens.min() <= tokens.max() < V:
+        raise ValueError(f"tokens {int(tokens.min())} … {int(tokens.max())}: expected ids, 0 … {V - 1}.")
+    if real is not None:
+        check_real(real, B, tokens.shape[1])
 
 
 def _check_search(tokens, n_new, beams, eos, pad, penalty):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .block import Block, Flow, View, make_norm
+from .config import Config
 from .masks import as_mask, causal, everything, padding, window
 from .positions import build, look_up, readable
 
@@ -47,7 +48,8 @@ class Stack(nn.Module):
         Args:
             tokens: ids, or vectors that are embedded already (Whisper's encoder).
             mask: (B, S) with True = a real token (S counts the cache's past), or a `tx.Mask`.
-            positions: (B or 1, T); counted from the mask unless given.
+            positions: (B or 1, T); counted from the mask unless given. Schemes that add to the scores
+                go by the place in the row instead.
             segments: (B, T) token types, zeros unless given.
             cache: what earlier passes left behind.
             memory: what cross-attention reads, (B, N, D).
@@ -170,6 +172,30 @@ def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
     return past
 
 
+def check_config(config, causal, two=False):
+    """ValueError unless config is that of a model whose tokens are causal or not, with one stack or two."""
+    if not isinstance(config, Config):
+        raise ValueError(f"config is a {type(config).__name__}: expected a tx.Config.")
+    if (config.encoder is not None) != two:
+        expected = "the Config of the other stack" if two else "None in a model of one stack"
+        raise ValueError(f"encoder = {config.encoder}: expected {expected}.")
+    if config.n_mels:
+        raise ValueError(f"n_mels = {config.n_mels}: only the encoder of an EncoderDecoder hears.")
+    if causal and config.d_embedding != config.d_model:
+        raise ValueError(
+            f"d_embedding = {config.d_embedding}: expected d_model = {config.d_model}, which the head reads; "
+            "the head of an Encoder alone leads back."
+        )
+    if config.causal != causal:
+        seen = "the past" if causal else "both sides"
+        raise ValueError(f"causal = {config.causal}: expected {causal}, these tokens see {seen}.")
+    other = config.encoder
+    if other is not None and other.causal:
+        raise ValueError("encoder.causal = True: expected False, its tokens see both sides.")
+    if other is not None and not other.n_mels and other.d_embedding != config.d_embedding:
+        raise ValueError(f"encoder.d_embedding = {other.d_embedding}: expected {config.d_embedding}, as here.")
+
+
 def check_tokens(tokens, config):
     """ValueError unless tokens are ids (B, T), or vectors (B, T, D) that are embedded already."""
     if not isinstance(tokens, torch.Tensor):
@@ -198,6 +224,8 @@ def check_real(real, B, S):
 
 
 def _check_numbers(name, x, *shapes):
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{name} are a {type(x).__name__}: expected a tensor {tuple(shapes[-1])}.")
     if x.dtype not in (torch.int64, torch.int32) or x.shape not in shapes:
         expected = " or ".join(str(tuple(shape)) for shape in reversed(shapes))
         raise ValueError(f"{name} {tuple(x.shape)} of {x.dtype}: expected int64 or int32, {expected}.")
@@ -219,14 +247,17 @@ def _check_cache(cache, config, B):
 
 def _check_turned(schemes, cache, mask, T):
     """Keys in the cache and new queries have the same tables; padding counts for no length."""
+
+    def same(before, after):
+        return all(scheme.same_tables(before, after) for scheme in schemes)
+
     before, after = cache.longest, cache.length + T
-    same = lambda: all(scheme.same_tables(before, after) for scheme in schemes)
-    if same() or torch.compiler.is_compiling():
+    if same(before, after) or torch.compiler.is_compiling():
         return
-    if isinstance(mask, torch.Tensor):
+    if isinstance(mask, torch.Tensor):  # looked at last: it waits for the device
         before -= int((~mask[:, :before]).sum(1).min())
         after -= int((~mask).sum(1).min())
-    if not same():
+    if not same(before, after):
         raise ValueError(
             f"the cache was filled with the RoPE frequencies of a text of {before} tokens, and one of {after} has "
             "others: read the whole text again, with an empty cache."
@@ -235,7 +266,8 @@ def _check_turned(schemes, cache, mask, T):
 
 def _check_memory(memory, B, d_model):
     expected = f"expected (B, N, D) with B = {B}, D = {d_model}"
-    if memory is None:
-        raise ValueError(f"memory is None: these layers read one, {expected}.")
+    if not isinstance(memory, torch.Tensor):
+        found = "None" if memory is None else f"a {type(memory).__name__}"
+        raise ValueError(f"memory is {found}: these layers read one, {expected}.")
     if memory.dim() != 3 or len(memory) != B or memory.shape[-1] != d_model:
         raise ValueError(f"memory {tuple(memory.shape)}: {expected}.")

@@ -105,7 +105,7 @@ def bart(r, **other):
 def marian(r):
     r.assume(vocab_size=58101)
     r.refuse("share_encoder_decoder_embeddings", True)
-    return bart(r, positions="sinusoidal", embedding_norm=False)
+    return bart(r, positions="sinusoidal", position_offset=0, embedding_norm=False)
 
 
 def sinusoids(shape):
