@@ -13,7 +13,7 @@ from tokenizers import AddedToken, normalizers
 
 from .errors import CheckpointError, shown
 from .sentencepiece import read_sentencepiece
-from .settings import read_settings
+from .settings import read_settings, read_text
 from .tokenizer_json import WHAT, built, parts, read_tokenizer_json
 from .vocabularies import BERT_NAMES, CONTROL, byte_level, sentence_pieces, surround, word_pieces
 
@@ -253,7 +253,10 @@ def _sentence_pieces(paths, kind, settings):
 def _add_tokens(backend, folder, kind, settings):
     """Special tokens, and what a model got later on, at the ids that the files say."""
     roles = [settings.get(f"{role}_token", kind.names.get(role)) for role in ROLES]
-    named = [*roles, *(settings.get("additional_special_tokens") or [])]
+    more = settings.get("additional_special_tokens") or []
+    if not isinstance(more, list) or not all(map(_name, more)):
+        _refuse(folder, f"config     additional_special_tokens = {shown(more)}   expected a list of names")
+    named = [*roles, *more]
     special = {_name(given): given for given in reversed(named) if _name(given)}
     later = settings.get("added_tokens_decoder") or {
         number: {"content": name, "special": name in special, "normalized": False}
@@ -285,9 +288,9 @@ def _add_tokens(backend, folder, kind, settings):
 
 def _text(path):
     try:
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        _refuse(path.parent, f"damaged    {path.name} is not UTF-8: {error}")
+        return read_text(path)
+    except ValueError as error:
+        _refuse(path.parent, f"damaged    {path.name}: {error}")
 
 
 def _lines(path):
