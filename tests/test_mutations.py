@@ -69,7 +69,7 @@ MUTANTS = [
     ("positions", "c.n_heads, not c.causal)", "c.n_heads, True)"),
     ("positions", "torch.arange(half, dtype=torch.float64", "torch.arange(half, dtype=torch.float32"),
     ("positions", "positions[..., None].double() * frequencies", "positions[..., None].float() * frequencies"),
-    ("config", "value is not None and not isinstance(value, Follows)", "value is not None"),
+    ("config", "value is not None and not isinstance", "not isinstance"),
     ("config", "if not self.given(name):", "if getattr(self, name) in (None, 0, ()):"),
     ("config", "lambda c: c.n_heads", "lambda c: 1"),
     ("config", "c.d_model // c.n_heads", "c.d_model // c.n_kv_heads"),
@@ -101,7 +101,7 @@ MUTANTS = [
     ("config", "least <= value <= most", "least <= value"),
     ("config", "least <= value <= most", "value <= most"),
     ("config", "or value is None and name in FOLLOWS_FROM", ""),
-    ("config", "not all(wrong), \", or \"", "not any(wrong), \", or \""),
+    ("config", "fits, words = not all(wrong)", "fits, words = True"),
     ("block", "norm(x + self.dropout(part(x, *arguments)))", "x + self.dropout(norm(part(x, *arguments)))"),
     ("block", "self.scale / (layer + 1)", "self.scale / max(layer, 1)"),
     ("block", "weights / weights.sum(dim=-1, keepdim=True)", "weights"),
@@ -423,12 +423,13 @@ MUTANTS = [
     ("files.tokenizers", "if found != number:", "if False:"),
     ("files.tokenizers", "or number in seen:", ":"),
 ]  # fmt: skip
+ALSO = {"files.tokenizers": ["sentencepiece"]}  # its folders with a model of pieces are tested there
 
 
 def place(module):
     """The file of a module, and the files of tests that have to notice what is wrong with it."""
     *folders, name = module.split(".")
-    tests = [ROOT / "tests" / f"test_{part}.py" for part in (name, *folders)]
+    tests = [ROOT / "tests" / f"test_{part}.py" for part in (name, *folders, *ALSO.get(module, []))]
     return ROOT.joinpath("tx", *folders, f"{name}.py"), [str(path) for path in tests if path.exists()]
 
 
@@ -458,7 +459,8 @@ def survives(module, old, new):
             os.dup2(nowhere.fileno(), 1)
             os.dup2(nowhere.fileno(), 2)
         sys.meta_path.insert(0, Mutant(module, path, source.replace(old, new, 1)))  # before anything imports it
-        quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and all of them take two seconds
+        quiet = ["-x", "-q", "-p", "no:cacheprovider"]
         os._exit(int(pytest.main([*quiet, *tests])))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return None if code == 1 else f"survived (pytest ended with {code})"

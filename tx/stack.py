@@ -218,13 +218,13 @@ def _check_cache(cache, config, B):
 def _check_turned(schemes, cache, mask, T):
     """Keys in the cache and new queries have the same tables; padding counts for no length."""
     before, after = cache.longest, cache.length + T
-    same = lambda: all(scheme.same_tables(before, after) for scheme in schemes)
-    if same() or torch.compiler.is_compiling():
+    same = lambda before: all(scheme.same_tables(before, after) for scheme in schemes)
+    if torch.compiler.is_compiling() or same(0):  # no text up to so long has other tables, padded or not
         return
     if isinstance(mask, torch.Tensor):
         before -= int((~mask[:, :before]).sum(1).min())
         after -= int((~mask).sum(1).min())
-    if not same():
+    if not same(before):
         raise ValueError(
             f"the cache was filled with the RoPE frequencies of a text of {before} tokens, and one of {after} has "
             "others: read the whole text again, with an empty cache."
