@@ -28,12 +28,11 @@ class _Kinds(tuple, Follows):
     pass
 
 
-FOLLOWS, FOLLOWING = _Number(), _Kinds()
-FOLLOWS_FROM = {
-    "n_kv_heads": lambda c: c.n_heads,
-    "d_head": lambda c: c.d_model // c.n_heads,
-    "d_embedding": lambda c: c.d_model,
-    "layer_types": lambda c: ("window" if c.window else "full",) * c.n_layers,
+FOLLOWS = {  # what is not given: how it follows
+    "n_kv_heads": lambda c: _Number(c.n_heads),
+    "d_head": lambda c: _Number(c.d_model // c.n_heads),
+    "d_embedding": lambda c: _Number(c.d_model),
+    "layer_types": lambda c: _Kinds(("window" if c.window else "full",) * c.n_layers),
 }
 
 
@@ -88,9 +87,9 @@ class Config:
     n_heads: Size
     d_ff: Size
     max_positions: Size
-    n_kv_heads: Size = FOLLOWS  # of keys and values; unless given n_heads: multi-head attention
-    d_head: Size = FOLLOWS  # unless given d_model / n_heads
-    d_embedding: Size = FOLLOWS  # unless given d_model; ALBERT gives one, and projects
+    n_kv_heads: Size = _Number()  # of keys and values; unless given n_heads: multi-head attention
+    d_head: Size = _Number()  # unless given d_model / n_heads
+    d_embedding: Size = _Number()  # unless given d_model; ALBERT gives one, and projects
     share_layers: bool = False  # ALBERT: one layer's weights, used n_layers times
 
     # ── norm ──
@@ -113,7 +112,7 @@ class Config:
     softcap: Above | None = None  # Gemma 2
     sinks: bool = False  # gpt-oss
     window: Size | None = None  # keys seen, the query counted
-    layer_types: tuple[Literal["full", "window"], ...] = FOLLOWING  # unless given all alike
+    layer_types: tuple[Literal["full", "window"], ...] = _Kinds()  # unless given all alike
     causal: bool = True
 
     # ── positions ──
@@ -161,10 +160,9 @@ class Config:
 
     def __post_init__(self):
         _check_values(self)
-        for name, follow in FOLLOWS_FROM.items():
+        for name, follow in FOLLOWS.items():
             if not self.given(name):
-                kind = _Kinds if name == "layer_types" else _Number
-                object.__setattr__(self, name, kind(follow(self)))
+                object.__setattr__(self, name, follow(self))
         _check_config(self)
 
     def given(self, name):
@@ -226,7 +224,7 @@ def _check_values(given, prefix=""):
     """Every field of a dataclass is what its annotation says."""
     for name, hint in get_type_hints(type(given), include_extras=True).items():
         value = getattr(given, name)
-        if isinstance(value, Follows) or value is None and name in FOLLOWS_FROM:
+        if isinstance(value, Follows) or value is None and name in FOLLOWS:
             continue
         if expected := _expected(value, hint):
             raise ValueError(f"{prefix}{name} = {value!r}: expected {expected}.")
