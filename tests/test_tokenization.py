@@ -355,6 +355,14 @@ def test_what_are_no_ids_of_one_text_is_refused(ids):
         single_bytes().decode(ids)
 
 
+def test_no_text_is_cut_or_filled_up():
+    """Whatever the file says: `batch` does what is asked for."""
+    backend = from_gguf(by_bytes()).backend
+    backend.enable_truncation(2)
+    backend.enable_padding(length=9)
+    assert len(Tokenizer(backend).encode("abcd")) == 4
+
+
 def test_what_else_is_refused():
     ours = single_bytes()
     for call, words in (
