@@ -233,6 +233,17 @@ def test_resampling_lets_nothing_fold_back():
     assert audio.resample(same, 16000) is same
 
 
+def test_resampling_keeps_a_constant():
+    got = audio.resample(torch.full((9000,), 0.5), 44100)[200:-200]
+    torch.testing.assert_close(got, torch.full_like(got, 0.5), atol=1e-6, rtol=0)
+
+
+def test_a_click_is_heard_when_it_sounds():
+    click = torch.zeros(16000)
+    click[4800] = 1  # the middle of frame 30
+    assert audio.log_mel(click)[0].sum(0).argmax() == 30
+
+
 def test_mel_filters_are_triangles_of_area_one():
     for n_mels in (80, 128):
         filters = audio.mel_filters(n_mels)

@@ -1,5 +1,6 @@
 """The block: each switch against its formula."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -52,6 +53,8 @@ def test_rms_norm_is_its_formula():
     close(norm(x), norm.weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt())
     small = RMSNorm(8, 1e-5)(torch.full((8,), 1e-3))
     close(small, torch.full((8,), 1e-3 / (1e-6 + 1e-5) ** 0.5))
+    precise = RMSNorm(8, 1e-5).double()(x[0, 0].double())
+    close(precise, x[0, 0].double() / (x[0, 0].double().square().mean() + 1e-5).sqrt(), 1e-14)
     big = torch.tensor([300.0, -300, 300, 300]).half()  # its squares are infinite in fp16
     close(RMSNorm(4, 1e-5).half()(big), big / 300, 1e-3)
 
@@ -177,6 +180,18 @@ def test_experts_equal_a_loop_over_tokens(renormalise):
             close(got[b, t], expected)
 
 
+@torch.no_grad()
+def test_the_router_weighs_in_fp32():
+    moe = made(Experts, config(n_experts=4, experts_per_token=2, gated=True))
+    moe, x = moe.bfloat16(), vectors(B, T, D).bfloat16()
+    for expert in moe.experts:
+        expert.down.weight.zero_()  # so that its bias is all it says
+    weights, best = moe.router(x).float().softmax(-1).topk(2)
+    weights = (weights / weights.sum(-1, keepdim=True)).bfloat16()[..., None]
+    biases = torch.stack([expert.down.bias for expert in moe.experts])
+    assert torch.equal(moe(x), (biases[best] * weights).sum(2))
+
+
 # ── the block ────────────────────────────────────────────────────────────────────────────────────
 
 PLACES = {
@@ -227,3 +242,79 @@ def test_deberta_with_heads_of_another_width():
     c = config(positions="deberta", bucket_distance=8, content_position=True, position_content=True, d_head=5)
     layer, x = made(Attention, c), vectors(B, T, D)
     assert layer.position_key.out_features == 20 and layer(x, flow(c, T)).shape == (B, T, D)
+
+
+@pytest.mark.parametrize("switches", [{}, {"parallel": True}, {"norm_place": "sandwich"}])
+@torch.no_grad()
+def test_everything_that_a_block_adds_is_dropped(switches):
+    b = made(Block, config(dropout=1 - 1e-9, **switches), cross=True).train()
+    x, memory = vectors(B, T, D), None if "parallel" in switches else vectors(B, 7, D)
+    assert torch.equal(b(x, flow(b.config, T, memory)), x)
+
+
+@torch.no_grad()
+def test_attention_weights_and_inner_features_are_dropped_in_training_alone():
+    x, none = vectors(B, T, D), 1 - 1e-9
+    for kind, switch, out, given in ((Attention, "attention_dropout", "out", (flow(config(), T),)),
+                                     (FeedForward, "ffn_dropout", "down", ())):  # fmt: skip
+        layer = made(kind, config(**{switch: none}))
+        close(layer(x, *given), made(kind, config())(x, *given))
+        assert torch.equal(layer.train()(x, *given), getattr(layer, out).bias.expand(B, T, D))
+
+
+def test_only_the_first_layer_may_lack_the_norm_before_attention():
+    c = config(first_attention_norm=False)
+    assert isinstance(Block(c, 0).attention_norm, torch.nn.Identity)
+    assert isinstance(Block(c, 1).attention_norm, torch.nn.LayerNorm)
+
+
+# ── a layer that holds a part of the heads ───────────────────────────────────────────────────────
+
+
+def half(layer, rank, names=("query", "key", "value", "up", "out", "down")):
+    """A copy that holds what one of two ranks holds: its share of the heads or of the inner features."""
+    part = copy.deepcopy(layer)
+    for name, linear in part.named_children():
+        if name in names and name in ("out", "down"):
+            linear.weight.data, linear.bias.data = linear.weight.chunk(2, dim=1)[rank], linear.bias / 2
+        elif name in names:
+            linear.weight.data, linear.bias.data = linear.weight.chunk(2)[rank], linear.bias.chunk(2)[rank]
+    return part
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("switches", [{}, {"positions": "rope", "rope": Rope(100.0, 2)}, {"n_kv_heads": 2}])
+def test_shards_of_a_layer_add_up_to_it(switches):
+    c, x = config(**switches), vectors(B, T, D)
+    for layer, arguments in ((made(Attention, c), (x, flow(c, T))), (made(FeedForward, c), (x,))):
+        close(half(layer, 0)(*arguments) + half(layer, 1)(*arguments), layer(*arguments))
+
+
+@torch.no_grad()
+def test_shards_may_share_the_only_key_and_value_head():
+    c, x = config(n_kv_heads=1), vectors(B, T, D)
+    layer = made(Attention, c)
+    parts = (half(layer, rank, ("query", "out"))(x, flow(c, T)) for rank in range(2))
+    close(sum(parts), layer(x, flow(c, T)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("switches", "names", "words"), [
+    ({"positions": "alibi"}, (), "2 query and 2 key heads of 4 and 4: 'alibi' adds numbers for 4 heads"),
+    ({"positions": "t5", "buckets": 8, "bucket_distance": 16}, (), "'t5' adds numbers for 4 heads"),
+    ({"sinks": True}, (), "there are 4 sinks, expected one a head"),
+    ({"qk_norm": "full"}, (), "makes 2 of 4 heads: qk_norm = 'full' norms over all of them"),
+    ({"n_kv_heads": 2}, ("query", "out"), "2 query and 2 key heads of 4 and 2: queries would read the wrong keys"),
+])  # fmt: skip
+def test_what_a_shard_cannot_do_is_refused(switches, names, words):
+    layer = made(Attention, config(**switches))
+    part = half(layer, 0, *([names] if names else []))
+    with pytest.raises(ValueError, match=words):
+        part(vectors(B, T, D), flow(layer.config, T))
+
+
+@torch.no_grad()
+def test_a_mask_of_single_heads_is_refused_by_a_shard():
+    part = half(made(Attention, config()), 1)
+    with pytest.raises(ValueError, match=r"mask \(1, 4, 5, 5\) does not broadcast"):
+        part(vectors(B, T, D), flow(config(), T, mask=torch.ones(1, H, T, T, dtype=torch.bool)))

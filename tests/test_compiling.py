@@ -148,60 +148,6 @@ def test_a_pass_on_the_meta_device(kind):
 # ── a layer that holds a part of the heads ───────────────────────────────────────────────────────
 
 
-def split(model, rank, n=2, names=("query", "key", "value", "up", "out", "down")):
-    """A copy that holds what one of n ranks holds: its share of every layer's heads and inner features."""
-    part = copy.deepcopy(model)
-    for name, layer in part.named_modules():
-        name = name.rpartition(".")[2]
-        if name in names and name in ("out", "down"):
-            layer.weight.data, layer.bias.data = layer.weight.chunk(n, dim=1)[rank], layer.bias / n
-        elif name in names:
-            layer.weight.data, layer.bias.data = layer.weight.chunk(n)[rank], layer.bias.chunk(n)[rank]
-    return part
-
-
-def given_to(model, name):
-    """What a module is called with in a pass of the model."""
-    seen = []
-    hook = model.get_submodule(name).register_forward_pre_hook(lambda _, arguments: seen.append(arguments))
-    model(TOKENS, REAL)
-    hook.remove()
-    return seen[0]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", ["learned", "rope", "grouped"])
-@pytest.mark.parametrize("name", ["stack.blocks.1.attention", "stack.blocks.1.feed_forward"])
-def test_shards_of_a_layer_add_up_to_it(kind, name):
-    switches = {"grouped": {"n_kv_heads": 2}, "rope": {"positions": "rope", "rope": Rope(100.0, 2)}}.get(kind, {})
-    model = made(Decoder, config(**switches))
-    arguments = given_to(model, name)
-    expected = model.get_submodule(name)(*arguments)
-    close(sum(split(model, rank).get_submodule(name)(*arguments) for rank in range(2)), expected)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("switches", "names", "words"), [
-    ({"positions": "alibi"}, None, "2 query and 2 key heads of 4 and 4: 'alibi' adds numbers for 4 heads"),
-    (KINDS["t5"], None, "'t5' adds numbers for 4 heads"),
-    ({"sinks": True}, None, "there are 4 sinks, expected one a head"),
-    ({"qk_norm": "full"}, None, "makes 2 of 4 heads: qk_norm = 'full' norms over all of them"),
-    ({"n_kv_heads": 2}, ("query", "out"), "2 query and 2 key heads of 4 and 2: queries would read the wrong keys"),
-])  # fmt: skip
-def test_what_a_shard_cannot_do_is_refused(switches, names, words):
-    model = made(Decoder, config(**switches))
-    part = split(model, 0, **({"names": names} if names else {}))
-    with pytest.raises(ValueError, match=words):
-        part(TOKENS)
-
-
-@torch.no_grad()
-def test_a_mask_of_single_heads_is_refused_by_a_shard():
-    part = split(made(Decoder, config()), 1)
-    with pytest.raises(ValueError, match=r"mask \(1, 4, 9, 9\) does not broadcast"):
-        part(TOKENS, lambda b, h, q_pos, k_pos: (k_pos <= q_pos) & (k_pos >= q_pos - h))
-
-
 RANK = """
 import sys, torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

@@ -19,9 +19,13 @@ def test_what_is_not_given_follows_from_the_rest():
     assert derived(SMALL) == (2, 4, 8, ("full", "full"))
     assert derived(replace(SMALL, n_heads=4)) == (4, 2, 8, ("full", "full"))  # still multi-head
     assert derived(replace(SMALL, d_model=12)) == (2, 6, 12, ("full", "full"))
+    assert derived(replace(SMALL, n_kv_heads=1)) == (1, 4, 8, ("full", "full"))
     assert derived(replace(SMALL, n_layers=3)) == (2, 4, 8, ("full",) * 3)
     assert derived(replace(SMALL, window=5)) == (2, 4, 8, ("window", "window"))
     assert derived(replace(replace(SMALL, n_heads=8), n_heads=2)) == derived(SMALL)
+    none = replace(SMALL, **dict.fromkeys(DERIVED))  # None is not given either
+    assert derived(none) == derived(SMALL) and derived(replace(none, n_heads=4)) == (4, 2, 8, ("full", "full"))
+    assert [SMALL.given(name) for name in (*DERIVED, "scale", "norm")] == [False] * 5 + [True]
 
 
 def test_what_is_given_stays():
@@ -63,6 +67,7 @@ def test_equality_hash_pickle_and_repr():
     ({"d_model": 9}, "d_model = 9 is not divisible by n_heads = 2; d_head is not given"),
     ({"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 2"),
     ({"n_experts": 4, "experts_per_token": 5}, "experts_per_token = 5: expected 1 … n_experts = 4"),
+    ({"n_experts": 4}, "experts_per_token = 0: expected 1 … n_experts = 4"),
     ({"layer_types": ("full",)}, "expected as many as n_layers = 2"),
     ({"layer_types": ("window", "full")}, "window = None: there are layers with a window"),
     ({"positions": "rope"}, "rope = None: positions = 'rope' needs a Rope"),
@@ -86,6 +91,8 @@ def test_a_config_that_is_refused(values, words):
     ({"scaling": "dynamic", "original": 8, "width": 2}, "width = 2: 'dynamic' divides by zero"),
     ({"scaling": "llama3", "original": 8, "low_freq_factor": 4.0}, "low_freq_factor = 4.0: expected less than"),
     ({"scaling": "longrope", "original": 8, "short_factor": (1.0,)}, "1 short and 0 long factors: expected 2"),
+    ({"scaling": "longrope", "original": 8, "short_factor": (1.0,), "long_factor": (1.0,)}, "1 short and 1 long"),
+    ({"scaling": "longrope", "original": 1}, "rope: original = 1: expected the length of training, at least 2"),
     ({"short_factor": (0.0,)}, "rope: short_factor = .*: expected a tuple, each a number above 0"),
     ({"magnitude": -1.0}, "rope: magnitude = -1.0: expected a number above 0, .*, or None"),
 ])  # fmt: skip

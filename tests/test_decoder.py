@@ -33,6 +33,16 @@ def test_the_head_is_its_formula():
 
 
 @torch.no_grad()
+def test_positions_may_be_given():
+    model, later = made(Decoder, config()), torch.arange(3, 8)[None]
+    real = torch.ones(2, 8, dtype=torch.bool)
+    real[:, :3] = False
+    counted = model(torch.cat([TOKENS[:, :3], TOKENS], 1), real)[:, 3:]
+    close(model(TOKENS, positions=torch.arange(5)[None]), counted)
+    assert (model(TOKENS, positions=later) - counted).abs().max() > 1e-3
+
+
+@torch.no_grad()
 def test_last_gives_the_last_logits():
     model = made(Decoder, config())
     close(model(TOKENS, last=2), model(TOKENS)[:, -2:])

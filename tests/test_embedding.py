@@ -40,6 +40,7 @@ def test_pooling_is_the_mean_of_real_tokens():
     hidden = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [99.0, 99.0]], [[5.0, 7.0], [1.0, 1.0], [0.0, 4.0]]])
     real = torch.tensor([[True, True, False], [True, True, True]])
     torch.testing.assert_close(pool(hidden, real), torch.tensor([[2.0, 4.0], [2.0, 4.0]]))
+    assert pool(hidden, real & False).tolist() == [[0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("real", [torch.ones(2, 3), torch.ones(2, 3).long(), torch.ones(2, 1).bool(),

@@ -50,6 +50,14 @@ def test_tied_weights_are_one():
     Encoder(config(**BERT)).tie()  # nothing to tie
 
 
+@torch.no_grad()
+def test_positions_may_be_given():
+    model = made(Encoder, config(**BERT, masked_head=True, masked_head_bias=False))
+    close(model(TOKENS, positions=torch.arange(5).flip(0)[None]), model(TOKENS.flip(1)).flip(1))
+    assert (model(TOKENS) - model(TOKENS.flip(1)).flip(1)).abs().max() > 1e-3
+    assert model.masked_head.dense.bias is None
+
+
 def test_heads_that_are_absent_say_so():
     model = Encoder(config(**BERT))
     with pytest.raises(ValueError, match="no head for masked tokens"):

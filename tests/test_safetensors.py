@@ -56,5 +56,9 @@ def test_a_shard_that_is_missing_or_damaged_is_named(folder):
     with pytest.raises(CheckpointError, match=f"damaged    {SHARDS[0]}"):
         SafeTensors(folder)
     (folder / SHARDS[0]).unlink()
+    (folder / SHARDS[0]).symlink_to(folder / "nowhere")
+    with pytest.raises(CheckpointError, match=f"damaged    {SHARDS[0]}: no file, or a link to nothing"):
+        SafeTensors(folder)
+    (folder / SHARDS[0]).unlink()
     with pytest.raises(CheckpointError, match=f"missing    {SHARDS[0]}   the index names it"):
         SafeTensors(folder)

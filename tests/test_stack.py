@@ -18,7 +18,7 @@ from tx.checkpoints import build
 from tx.config import Config, Rope
 from tx.course import contracts
 from tx.decoder import Decoder
-from tx.masks import causal, prefix
+from tx.masks import causal, everything, prefix
 from tx.stack import Stack
 
 KINDS = {
@@ -63,6 +63,67 @@ def test_padding_on_the_left_moves_nothing(kind):
     real = torch.tensor([[True] * 5, [False] * 2 + [True] * 3])
     close(stack(tokens, real)[1, 2:], stack(tokens[1:, 2:])[0])
     close(stack(tokens, torch.ones_like(real)), stack(tokens))
+
+
+@pytest.mark.parametrize("kind", ["learned", "rope", "alibi"])
+@torch.no_grad()
+def test_tokens_after_a_cache_stand_behind_it(kind):
+    """Their positions are the last ones that the mask counts, and empty slots are seen by nobody."""
+    stack = made(Stack, config(**KINDS[kind]))
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [0, 0, 9, 2, 6]])
+    real = torch.tensor([[True] * 5, [False] * 2 + [True] * 3])
+    caches = Cache(stack.config), Cache(stack.config, room=9)
+    for cache in caches:
+        stack(tokens[:, :3], real[:, :3], cache=cache)
+        close(stack(tokens[:, 3:], real, cache=cache), stack(tokens, real)[:, 3:])
+        cache.cut(0)
+        stack(tokens[:, :3], cache=cache)
+        close(stack(tokens[:, 3:], cache=cache), stack(tokens)[:, 3:])
+        cache.cut(3)
+    close(*(stack(tokens[:, 3:], everything(), cache=cache) for cache in caches))
+
+
+@torch.no_grad()
+def test_a_mask_that_hides_nothing_is_none():
+    """A dense one would cost the fast path."""
+    stack, tokens = made(Stack, config()), torch.tensor([[3, 1, 4]])
+    real = torch.ones(1, 3, dtype=torch.bool)
+    assert stack._mask(real, 0).structure(3, 3) == "causal"
+    assert stack._mask(real & (tokens > 1), 0).structure(3, 3) == "dense"
+
+
+@torch.no_grad()
+def test_numbers_round_where_their_families_do():
+    stack = made(Stack, config(embedding_scale=D**0.5, positions="rope", rope=Rope(100.0, 2))).bfloat16()
+    tokens = torch.tensor([[3, 1, 4]])
+    scaled = stack.embedding(tokens) * torch.tensor(D**0.5).bfloat16()  # as Gemma does
+    x = stack._embed(tokens, None, None)
+    assert torch.equal(x, scaled) and not torch.equal(scaled, stack.embedding(tokens) * D**0.5)
+    slots = torch.arange(3)
+    tables = stack._view("full", x, causal(), slots[None], slots, None).tables
+    assert [table.dtype for table in tables] == 2 * [torch.float32]  # tables of positions stay wide
+
+
+@torch.no_grad()
+def test_what_goes_into_the_first_block_is_dropped():
+    stack, tokens = made(Stack, config(dropout=1 - 1e-9, embedding_norm=True)), torch.tensor([[3, 1, 4]])
+    positions = torch.arange(3)[None]
+    assert stack._embed(tokens, positions, None).any() and not stack.train()._embed(tokens, positions, None).any()
+
+
+@torch.no_grad()
+def test_padding_counts_for_no_length_of_rope():
+    rope = Rope(100.0, 2, "longrope", 4.0, 4, short_factor=(1.0,), long_factor=(3.0,))
+    stack, tokens = made(Stack, config(positions="rope", rope=rope)), torch.tensor([[0, 0, 3, 1, 4, 1, 5]])
+    real, short = torch.arange(7)[None] > 1, Cache(stack.config)
+    stack(tokens[:, :5], real[:, :5], cache=short)  # 3 tokens
+    close(stack(tokens[:, 5:6], real[:, :6], cache=short), stack(tokens[:, 2:6])[:, 3:])  # 4: none too long
+    with pytest.raises(ValueError, match="RoPE frequencies of a text of 4 tokens, and one of 5 has others"):
+        stack(tokens[:, 6:], real, cache=short)
+    long = Cache(stack.config)
+    stack(tokens[:, :6], real[:, :6], cache=long)
+    with pytest.raises(ValueError, match="RoPE frequencies of a text of 4 tokens, and one of 5 has others"):
+        stack(tokens[:, 6:], real, cache=long)
 
 
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])

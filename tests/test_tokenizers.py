@@ -114,6 +114,11 @@ def test_ids_are_those_of_the_reference(tmp_path, name):
             assert ours.decode(ids, special=True) == text, "no character is lost"
 
 
+def test_a_mask_that_no_file_names_takes_the_space_in_front_of_it(tmp_path):
+    ours = load_tokenizer(write(tmp_path, bytes_files(), "roberta"))  # so say the files of RoBERTa
+    assert ours.encode("a <mask>") == ours.encode("a<mask>")
+
+
 def test_the_template_in_a_file_of_its_own_is_the_one_that_counts(tmp_path):
     write(tmp_path, bytes_files(), "gpt2", {"chat_template": "old"})
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}", encoding="utf-8")

@@ -186,6 +186,13 @@ def test_surprise_drops_nothing_and_leaves_the_mode_as_it_was():
     assert model.training
 
 
+def test_a_text_longer_than_the_model_is_read_in_windows_that_half_overlap():
+    model, text = made(Decoder, config()), "0123456789" * 3
+    found = surprise(model, Bytes(V), text)
+    assert found == surprise(model, Bytes(V), text, context=16, stride=8)
+    assert found != surprise(model, Bytes(V), text, context=16, stride=15)
+
+
 def test_half_a_character_at_the_start_is_no_byte_yet():
     class Halves(Bytes):
         def decode(self, ids):

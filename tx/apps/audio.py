@@ -183,15 +183,11 @@ def mel_filters(n_mels=80):
     if not isinstance(n_mels, int) or not 1 <= n_mels <= 128:
         raise ValueError(f"n_mels = {n_mels!r}: expected a whole number, 1 … 128.")
 
-    def to_mel(hz):
-        above = 15 + torch.log(hz.clamp(min=1) / 1000) * 27 / math.log(6.4)
-        return torch.where(hz < 1000, hz * 3 / 200, above)
-
     def to_hz(mel):
         return torch.where(mel < 15, mel * 200 / 3, 1000 * torch.exp((mel - 15) * math.log(6.4) / 27))
 
-    top = to_mel(torch.tensor(RATE / 2, dtype=torch.float64))
-    edges = to_hz(torch.linspace(0, float(top), n_mels + 2, dtype=torch.float64))  # (n_mels + 2,)
+    top = 15 + math.log(RATE / 2 / 1000) * 27 / math.log(6.4)  # mel of the highest frequency
+    edges = to_hz(torch.linspace(0, top, n_mels + 2, dtype=torch.float64))  # (n_mels + 2,)
     bins = torch.linspace(0, RATE / 2, WINDOW // 2 + 1, dtype=torch.float64)  # (n_bins,)
     rise = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]  # (n_mels, n_bins)
     fall = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]  # (n_mels, n_bins)

@@ -47,12 +47,11 @@ from tx.course.authoring import notebooks, quoting
 
 ROOT = notebooks.ROOT
 LETTERS = {"B", "T", "S", "H", "G", "D", "E", "V", "L", "W", "N", "d_k", "d_v", "d_ff", "d_half"}
-# Comments in tx.apps.conversation, tx.commands and tx.course.mine are reached by tests under another name, which
-# start whole models: of those, a few that reach every comment. Recording is a branch in tx.block.
-ELSEWHERE = ["test_inspecting.py"] + [f"test_commands.py::test_{name}" for name in (
-    "a_long_question_is_read_piece_by_piece", "beams_are_those_of_the_library",
-    "embed_gives_a_pipe_one_line_of_json_a_text", "attend_with_padding_and_queries_that_see_nothing",
-    "attend_without_a_mask_reads_every_key",
+# Comments in tx.commands and tx.course.mine are reached by tests under another name, which start whole models: of
+# those, a few that reach every comment.
+ELSEWHERE = [f"test_commands.py::test_{name}" for name in (
+    "beams_are_those_of_the_library", "embed_gives_a_pipe_one_line_of_json_a_text",
+    "attend_with_padding_and_queries_that_see_nothing", "attend_without_a_mask_reads_every_key",
 )]  # fmt: skip
 COMPILED = "test_speed.py::test_blocks_are_compiled_once_for_one_token"  # the compiler stops at our checks
 EQUAL = re.compile(r"#\s*([A-Za-z_]\w*) = ([A-Za-z_]\w*): \S")
