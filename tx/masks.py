@@ -322,11 +322,8 @@ def _check_window(W):
 
 
 def _check_prefix(n):
-    if isinstance(n, torch.Tensor):
-        right = n.dim() < 2 and not n.is_floating_point()
-    else:
-        right = isinstance(n, Integral)
-    if not right:
+    table = isinstance(n, torch.Tensor) and n.dim() < 2 and not n.is_floating_point()
+    if not (table or isinstance(n, Integral)):
         raise ValueError(f"prefix({n!r}): expected a whole number of keys, or a tensor of them, one a row (B,).")
 
 

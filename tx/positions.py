@@ -15,7 +15,6 @@ import math
 
 import torch
 from torch import nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 
 class Positions(nn.Module):
@@ -371,8 +370,8 @@ def look_up(table, ids, what, first=0):
 
 
 def readable(x):
-    """Whether numbers of x may be looked at: not where a graph is made, nor where none are, nor in `vmap`."""
-    return not (torch.compiler.is_compiling() or x.is_meta or is_functorch_wrapped_tensor(x))
+    """Whether numbers of x may be looked at: not while a graph is made, and not where there are none."""
+    return not (torch.compiler.is_compiling() or x.is_meta)
 
 
 def _check_ids(table, ids, what, first):

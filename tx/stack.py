@@ -103,8 +103,8 @@ class Stack(nn.Module):
             return own
         if not isinstance(mask, torch.Tensor):
             return as_mask(mask)
-        if not past and readable(mask) and bool(mask.all()):
-            return own  # it hides nothing, and a dense mask would cost the fast path
+        if not past and _hides_nothing(mask):
+            return own  # a dense mask would cost the fast path
         return own & padding(mask)
 
     def _view(self, kind, x, mask, positions, slots, cache):
@@ -149,6 +149,14 @@ def initialise(model):
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────
+
+
+def _hides_nothing(mask):
+    """Whether a mask of real tokens is all True, as far as that can be known: inside `vmap` nobody may look."""
+    try:
+        return readable(mask) and bool(mask.all())
+    except RuntimeError:
+        return False
 
 
 def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
