@@ -150,6 +150,7 @@ def test_settings_that_contradict(folder, name):
     ("mpt", {"logit_scale": 0.5}, "logit_scale = 0.5   only None is supported"),
     ("mpt", {"no_bias": False}, "no_bias = False   only True is supported"),
     ("mpt", {"expansion_ratio": 8}, "expansion_ratio = 8   only 4 is supported"),
+    ("bloom", {"slow_but_exact": True, "pretraining_tp": 4}, "slow_but_exact = True   only False is supported"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0   only None is supported"),
     ("llama", {"is_causal": False}, "is_causal = False   only True is supported"),

@@ -319,13 +319,17 @@ def _match(model, tensors):
 
 
 def _keep_parts(model, entries, found):
-    """Drop the pooler or the masked-LM head where the file has none of it."""
+    """Drop the pooler, the masked-LM head or BART's bias of the head where the file has none of it."""
     for part in ("pooler", "masked_head"):
         own = [theirs for theirs, ours, _ in entries if ours[0].startswith(part)]
         if own and not any(theirs in found for theirs in own):
             setattr(model, part, None)
             model.config = replace(model.config, **{part: False})
             entries = [entry for entry in entries if entry[0] not in own]
+    for entry in [entry for entry in entries if entry[2].layout == "row" and entry[0] not in found]:
+        model.head.linear.bias = None  # files of the bare model lack it, which means zeros
+        model.config = replace(model.config, head_bias=False)
+        entries.remove(entry)
     return entries
 
 

@@ -44,8 +44,11 @@ def t5_gated(values):
 
 
 def mt5(r):
-    r.assume(vocab_size=250112, num_layers=8, num_heads=6, d_ff=1024, feed_forward_proj="gated-gelu")
+    r.assume(vocab_size=250112, num_layers=8, num_heads=6, d_ff=1024, feed_forward_proj=MT5_FEED_FORWARD)
     return t5(r, scaled=False)
+
+
+MT5_FEED_FORWARD = "gated-gelu"
 
 
 def t5_stack(side, last):
@@ -76,6 +79,10 @@ def t5_names(values):
     shared = pairs("", "shared = decoder.embedding\nlm_head = head.linear")
     return shared + [pair for pair in t5_stack("encoder", 1) + t5_stack("decoder", 2)
                      if not pair.theirs.endswith(wrong)]  # fmt: skip
+
+
+def mt5_names(values):
+    return t5_names({"feed_forward_proj": MT5_FEED_FORWARD, **values})
 
 
 def bart(r, **other):
