@@ -53,6 +53,7 @@ def test_templates_render_as_in_the_reference(tmp_path, reply):
 
 # Of every built-in one use; `transformers` renders templates in Jinja's sandbox with all of them.
 BUILT_IN = [
+    "{{ 'aaa' | replace('a', 'b', 2) }}{{ 'aaa'.replace('a', 'b', 1) }}{{ 'xaxbx' | trim('x') }}",
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<end>{% endgeneration %}"
     "{% else %}<{{ m.role }}>{% endif %}{% endfor %}",
     "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i == 5 %}{% break %}{% endif %}"
@@ -185,6 +186,7 @@ HOSTILE = {
     "a class of its own": "{{ dict.update(messages[0], {'role': 'x'}) }}",
     "wide center": "{{ 'a' | center(999999999) }}",
     "an unknown filter": "{{ 'a' | urlize }}",
+    "another unknown filter": "{{ 'a' | wordwrap(9) }}",
     "wide ljust": "{{ 'a'.ljust(999999999) }}",
     "wide JSON": "{{ messages | tojson(indent=999999999) }}",
     "wide date": "{{ strftime_now('%999999999d') }}",

@@ -291,6 +291,10 @@ def test_a_family_builds_from_its_defaults_without_memory(family):
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
+def test_a_loaded_model_is_in_eval_mode(folder):
+    assert not any(module.training for module in load(folder).modules())
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, "float16"])
 def test_a_dtype_that_models_do_not_compute_in_is_refused(folder, dtype):
     with pytest.raises(ValueError, match=r"dtype = .*: expected one of torch.float64, torch.float32"):

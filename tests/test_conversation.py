@@ -1,13 +1,14 @@
 """A chat: where an answer ends, what a user's text may be, what is refused. Turns and cache: test_commands."""
 
 import pytest
+import torch
 import transformers as hf
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 import tx
 from tx.apps.conversation import Conversation, ends
-from tx.config import Config
+from tx.config import Config, Rope
 from tx.decoder import Decoder
 from tx.files.gguf_tokenizer import from_gguf
 from tx.tokenization import Tokenizer, load_tokenizer
@@ -118,6 +119,81 @@ def test_an_answer_ends_there(end):
     assert chat.ask("hi", 30, on_text=pieces.append) == "ok" == "".join(pieces)
     assert chat.ids[-1] == end and not chat.cut_short
     assert chat.messages[-1] == {"role": "assistant", "content": "ok"}
+
+
+# ── what a turn reads ────────────────────────────────────────────────────────────────────────────
+
+LONG = Rope(100.0, 8, "longrope", 8.0, 64, short_factor=(1.0,) * 4, long_factor=(3.0,) * 4)
+
+
+def any_words(**switches):
+    """A decoder that writes anything, also bytes that are no text."""
+    config = Config(vocab_size=260, d_model=16, n_layers=1, n_heads=2, d_ff=16, max_positions=512, **switches)
+    torch.manual_seed(0)
+    model = Decoder(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def read_anew(model, messages, n):
+    """The answer of a model that reads all of a conversation, and how many tokens that are."""
+    ids = tokenizer().encode(tokenizer().chat(messages), add_special=False)
+    found = tx.generate(model, torch.tensor([ids]), n, eos=EOS)[0, len(ids) :]
+    return tokenizer().decode(found), len(ids)
+
+
+@pytest.mark.parametrize("switches", [{}, {"positions": "rope", "rope": LONG}])
+def test_turns_are_those_of_a_model_that_reads_everything(switches):
+    """Also where they grow beyond the original length of RoPE."""
+    model = any_words(**switches)
+    chat, messages, before = Conversation(model, tokenizer()), [], 0
+    for text in ("hi", "and?", "so?"):
+        messages.append({"role": "user", "content": text})
+        wanted, n_ids = read_anew(model, messages, 6)
+        assert chat.ask(text, 6) == wanted
+        assert chat.n_read <= n_ids - before or switches, "what stood before is not read again"
+        messages.append({"role": "assistant", "content": wanted})
+        before = n_ids - 1
+    wanted, _ = read_anew(model, messages[4:5], 6)
+    for known in (False, True):  # another conversation, and the same once more
+        chat.messages.clear()
+        assert chat.ask("so?", 6) == wanted
+        assert chat.n_read == 1 or switches or not known
+
+
+def test_a_full_context_forgets_whole_turns_down_to_its_half():
+    chat = Conversation(any_words(), tokenizer(), context=128)
+    forgotten = []
+    for _ in range(9):
+        chat.ask("hi", 4)
+        forgotten.append(chat.n_forgotten)
+        assert [message["role"] for message in chat.messages] == len(chat.messages) // 2 * ["user", "assistant"]
+        assert len(chat.ids) <= 128
+    assert max(forgotten) > 2 and forgotten[-1] == 0  # half of it, and not at every turn
+
+
+def test_an_answer_fills_the_context_at_most():
+    chat = Conversation(scripted(300 * [65]), tokenizer(), context=64)
+    chat.ask("hi", 400)
+    assert len(chat.ids) == 64 and chat.cut_short
+
+
+def test_what_a_checkpoint_adds_to_a_text_is_not_added_to_a_turn():
+    given = tokenizer()
+    given.backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
+    chat = Conversation(scripted([65, EOS]), given)
+    chat.ask("hi", 5)
+    assert BOS in given.encode("hi") and BOS not in chat.ids
+
+
+def test_a_first_space_that_a_decoder_drops_is_dropped_in_pieces_too():
+    pieces = ["?", "▁ok", "▁so", "<end>"]
+    words = Backend(models.WordLevel({piece: id for id, piece in enumerate(pieces)}, unk_token="?"))
+    words.pre_tokenizer, words.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    seen = []
+    chat = Conversation(scripted([1, 2, 3]), Tokenizer(words, {"eos": 3}, TEMPLATE))
+    assert chat.ask("hi", 5, on_text=seen.append).startswith("ok so") and "".join(seen).startswith("ok so")
 
 
 # ── what a user's text may be ────────────────────────────────────────────────────────────────────

@@ -51,6 +51,15 @@ def test_without_an_index_every_file_is_read(folder):
         SafeTensors(folder)
 
 
+def test_a_folder_without_any_names_its_pickles(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"missing    \*.safetensors"):
+        SafeTensors(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="pickle     pytorch_model.bin: a pickle can run any program"):
+        SafeTensors(tmp_path)
+
+
 def test_a_shard_that_is_missing_or_damaged_is_named(folder):
     (folder / SHARDS[0]).write_bytes(b"\xff" * 20)
     with pytest.raises(CheckpointError, match=f"damaged    {SHARDS[0]}"):

@@ -363,6 +363,14 @@ def test_no_text_is_cut_or_filled_up():
     assert len(Tokenizer(backend).encode("abcd")) == 4
 
 
+def test_names_that_a_text_may_not_write():
+    """Those of special tokens, and of others that look like them; a single character is a name of nothing."""
+    backend = from_gguf(by_bytes()).backend
+    backend.add_tokens([AddedToken("<|user|>"), AddedToken("plain")])
+    backend.add_special_tokens([AddedToken("~")])
+    assert Tokenizer(backend).names == {"<end>", "<|user|>"}
+
+
 def test_what_else_is_refused():
     ours = single_bytes()
     for call, words in (
@@ -444,6 +452,15 @@ def test_streams_of_byte_fallback():
         parts, rest = flow(ours.stream(), ours.encode(text))
         assert "".join(parts) == text and rest == ""
         assert not any("\ufffd" in part for part in parts)
+
+
+def test_the_space_in_front_of_a_first_word():
+    """It belongs to what goes on with a text, and not to what begins one."""
+    backend = Backend(models.WordLevel({"?": 0, "▁ok": 1, "▁so": 2, "a": 3}, unk_token="?"))
+    backend.decoder = decoders.Metaspace()
+    ours = Tokenizer(backend)
+    assert flow(ours.stream(begins=True), [1, 2]) == (["ok", " so"], "")
+    assert flow(ours.stream(), [1, 2]) == ([" ok", " so"], "")
 
 
 def test_stop_strings_are_never_partly_shown():

@@ -111,6 +111,78 @@ def test_mel_features_are_the_references(n_mels, seconds):
     torch.testing.assert_close(log_mel(heard, n_mels), wanted, atol=1e-4, rtol=0)
 
 
+# ── attempts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def attempts(transcribe, monkeypatch):
+    """What `hear` makes of these attempts (word, times, certainty, nothing said, whole), and the temperatures."""
+
+    def run(*script):
+        asked = []
+
+        def write(memory, temperature, generator):
+            asked.append(temperature)
+            word, times, *others = script[min(len(asked), len(script)) - 1]
+            return Attempt(transcribe.tokenizer.encode(f" {word}", add_special=False) * times, *others)
+
+        monkeypatch.setattr(transcribe, "_write", write)
+        return transcribe.hear(torch.zeros(RATE)), asked
+
+    return run
+
+
+@packaged
+def test_of_unsure_attempts_the_least_unsure_one_counts(attempts):
+    unsure = [("a", 4, -3.0, 0.1, True), ("b", 4, -1.5, 0.1, True), ("c", 4, -0.1, 0.1, False)]
+    last = ("a", 4, -2.0, 0.1, True)
+    assert attempts(*unsure, last) == ("b b b b", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert attempts(unsure[0], ("b", 4, -0.9, 0.1, True), last) == ("b b b b", [0.0, 0.2])
+    with pytest.warns(UserWarning, match="from 0 s to 1 s the model repeats itself without end"):
+        assert attempts(("c", 4, -0.1, 0.1, False))[0] == ""
+
+
+@packaged
+def test_nothing_is_said_where_the_model_thinks_so_and_its_words_are_few_or_unsure(attempts):
+    assert attempts(("you", 3, -0.1, 0.7, True)) == ("", [0.0])
+    assert attempts(("you", 4, -0.1, 0.7, True)) == ("you you you you", [0.0])
+    assert attempts(("you", 4, -1.1, 0.7, True)) == ("", [0.0])
+    assert attempts(("you", 3, -0.1, 0.5, True)) == ("you you you", [0.0])
+
+
+class Written:
+    """A model that writes these ids, each a little likelier than " the", and has its doubts about silence."""
+
+    def __init__(self, ids, nothing_said, config):
+        self.ids, self.nothing_said, self.config = list(ids), nothing_said, config
+
+    def decode(self, tokens, memory, cache):
+        logits = torch.full((1, tokens.shape[1], self.config.vocab_size), -math.inf)
+        logits[0, :, 7] = math.log(1 - self.nothing_said)
+        logits[0, 0, 50361] = math.log(self.nothing_said)  # the token for it, where the text starts
+        logits[0, -1, :] = -math.inf
+        logits[0, -1, [self.ids.pop(0), 262]] = torch.tensor([1e-4, 0.0])
+        return logits
+
+
+@packaged
+def test_an_attempt_is_its_ids_their_mean_certainty_and_how_it_ended(transcribe, monkeypatch):
+    words = transcribe.tokenizer.encode(" one two three", add_special=False)
+    config = transcribe.model.config
+
+    def write(ids):
+        monkeypatch.setattr(transcribe, "model", Written(ids, 0.3, config))
+        return transcribe._write(None, 0.0, None)
+
+    found = write([*words, transcribe.eos])
+    assert found.ids == words and found.whole and found.nothing_said == pytest.approx(0.3, abs=1e-4)
+    assert found.certainty == pytest.approx(-math.log(2), abs=1e-3)
+    assert not write([*(20 * words), transcribe.eos]).whole
+    assert len(write(500 * words).ids) < 100  # given up early
+    first = int(transcribe.not_first[0])
+    assert write([first, first, transcribe.eos]).ids == [262, first]
+
+
 # ── what is said ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -188,23 +260,6 @@ def test_a_loop_is_written_again_with_bolder_draws(transcribe, recording, monkey
     monkeypatch.setattr("tx.apps.transcription.TEMPERATURES", (0.0,))
     with pytest.warns(UserWarning, match="from 0 s to 30 s the model repeats itself without end: nothing is"):
         assert transcribe.hear(slow) == ""
-
-
-@packaged
-def test_of_unsure_attempts_the_least_unsure_one_counts(transcribe, monkeypatch):
-    ids = {name: transcribe.tokenizer.encode(f" {name}", add_special=False) for name in "abc"}
-    script = [("a", -3.0, True), ("b", -1.5, True), ("c", -0.1, False)] + 3 * [("a", -2.0, True)]
-    asked = []
-
-    def write(memory, temperature, generator):
-        asked.append(temperature)
-        name, certainty, whole = script[len(asked) - 1]
-        return Attempt(ids[name] * 4, certainty, 0.1, whole)
-
-    monkeypatch.setattr(transcribe, "_write", write)
-    assert transcribe.hear(torch.zeros(RATE)) == "b b b b" and asked == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    script[1:2], asked[:] = [("b", -0.9, True)], []
-    assert transcribe.hear(torch.zeros(RATE)) == "b b b b" and asked == [0.0, 0.2]
 
 
 @packaged
