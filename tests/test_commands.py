@@ -250,6 +250,12 @@ def test_standard_input_that_is_no_utf8(tx, monkeypatch, arguments, errors):
     assert err == f"tx {arguments[0]}: standard input is no text in UTF-8: byte 3 cannot be read.\n"
 
 
+def test_an_input_without_end_is_refused():
+    code, out, err = shell("tx embed --search x /dev/zero")
+    assert (code, out) == (2, "")
+    assert err == "tx embed: /dev/zero has more than 16,777,216 characters, which are the limit.\n"
+
+
 def test_ctrl_c_ends_a_command_without_a_traceback(tx, monkeypatch):
     def interrupted(name):
         raise KeyboardInterrupt

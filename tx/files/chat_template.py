@@ -86,7 +86,7 @@ def render(template, messages, **variables):
     except RecursionError:
         raise ValueError("the chat template is nested too deeply.") from None
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError,
-            SyntaxError, MemoryError, RuntimeError) as error:  # fmt: skip
+            SyntaxError, MemoryError, RuntimeError, NameError) as error:  # fmt: skip
         raise ValueError(f"the chat template cannot be rendered: {told(str(error))}") from error
 
 

@@ -171,11 +171,11 @@ class Gguf:
 
     def _room(self, count, each, what):
         """Refuse a count of things that the rest of the file cannot hold, or that no header has."""
+        if count * each > len(self.bytes) - self.at:
+            raise _Damaged(f"{count} {what} claimed, {len(self.bytes) - self.at} bytes left")
         self.n_values += 1 if what == "bytes of a string" else count
         if self.n_values > MOST_VALUES:
             raise _Damaged(f"{self.n_values} values in a header, expected {MOST_VALUES} at most")
-        if count * each > len(self.bytes) - self.at:
-            raise _Damaged(f"{count} {what} claimed, {len(self.bytes) - self.at} bytes left")
 
     def _take(self, n):
         if self.at + n > MOST_BYTES:

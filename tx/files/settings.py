@@ -56,8 +56,9 @@ def read_settings(path, kind=dict):
     """
     try:
         return read_json(path, kind) if path.is_file() else kind()
-    except ValueError as error:
-        raise CheckpointError(f"{path.parent} cannot be loaded", [f"damaged    {path.name}: {error}"]) from error
+    except (ValueError, OSError) as error:  # the latter where a name is too long for one
+        problem = f"damaged    {path.name[:80]}: {error}"
+        raise CheckpointError(f"{path.parent} cannot be loaded", [problem]) from error
 
 
 def read_config(folder):

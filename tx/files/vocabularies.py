@@ -74,7 +74,7 @@ def word_pieces(vocabulary, unknown, *, lowercase=True, strip_accents=None, chin
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
 LONGEST = 1000  # characters of a piece
 MOST_CUTS = 2**22  # characters of all pieces; every way to cut one in two is looked at
-MOST_WHOLE = 2**12  # pieces that a user defined: all are looked for at every place of a text
+MOST_WHOLE = 2**14  # pieces that a user defined: all are looked for at every place of a text
 LONGEST_REPLACEMENT = 64  # characters that a charsmap makes of one; Unicode's longest has 18
 
 
