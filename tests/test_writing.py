@@ -10,7 +10,8 @@ from tx.families.writing import own_config, own_words, written
 
 DEBERTA = dict(relative_attention=True, position_biased_input=False, type_vocab_size=0)
 FILES = {
-    "roberta": dict(pad_token_id=3), "gemma2": dict(query_pre_attn_scalar=144), "modernbert": dict(local_attention=8),
+    "roberta": dict(pad_token_id=3), "gemma2": dict(query_pre_attn_scalar=144),
+    "modernbert": dict(local_attention=8),
     "gpt_neox": dict(rotary_pct=0.5), "deberta": DEBERTA, "deberta-v2": DEBERTA | dict(pos_att_type=["p2c"]),
     "llama": dict(rope_scaling={"rope_type": "linear", "factor": 3.0}), "qwen3": {}, "bert": {}, "whisper": {},
 }  # fmt: skip
