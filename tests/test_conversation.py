@@ -164,14 +164,15 @@ def test_turns_are_those_of_a_model_that_reads_everything(switches):
         assert chat.n_read == 1 or switches or not known
 
 
-def test_a_full_context_forgets_whole_turns_down_to_its_half():
-    chat = Conversation(any_words(), tokenizer(), context=128)
+@pytest.mark.parametrize("context", [120, 128, 140, 160])
+def test_a_full_context_forgets_whole_turns_down_to_its_half(context):
+    chat = Conversation(any_words(), tokenizer(), context=context)
     forgotten = []
     for _ in range(9):
         chat.ask("hi", 4)
         forgotten.append(chat.n_forgotten)
         assert [message["role"] for message in chat.messages] == len(chat.messages) // 2 * ["user", "assistant"]
-        assert len(chat.ids) <= 128
+        assert len(chat.ids) <= context
     assert max(forgotten) > 2 and forgotten[-1] == 0  # half of it, and not at every turn
 
 

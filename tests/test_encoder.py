@@ -58,6 +58,11 @@ def test_positions_may_be_given():
     assert model.masked_head.dense.bias is None
 
 
+@torch.no_grad()
+def test_a_new_model_expects_every_token_alike():
+    assert Encoder(config(**BERT, masked_head=True)).logits(TOKENS).std() < 0.2  # measured: 0.07
+
+
 def test_heads_that_are_absent_say_so():
     model = Encoder(config(**BERT))
     with pytest.raises(ValueError, match="no head for masked tokens"):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tx import load, save
 from tx.files.errors import CheckpointError
 from tx.files.gguf import Gguf
+from tx.positions import deinterleave
 from tx.tokenization import load_tokenizer
 
 gguf = pytest.importorskip("gguf")
@@ -24,7 +25,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-def write_model(path, factors=None, **metadata):
+def write_model(path, factors=None, shapes=SHAPES, **metadata):
     """A llama of one layer. factors: what the frequency of every pair is divided by."""
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_context_length(LONGEST)
@@ -38,7 +39,7 @@ def write_model(path, factors=None, **metadata):
     for name, value in metadata.items():
         (writer.add_bool if isinstance(value, bool) else writer.add_uint32)(name.replace("__", "."), value)
     random = np.random.default_rng(0)
-    for name, shape in SHAPES.items():
+    for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", random.standard_normal(shape).astype(np.float32) / 3)
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", np.asarray(factors, np.float32))
@@ -130,6 +131,26 @@ def test_a_part_of_a_split_model_is_named_as_such(tmp_path, read):
     assert load(tmp_path / "whole-00001-of-00001.gguf").config.n_layers == 1
 
 
+def test_a_head_of_its_own_and_fewer_heads_of_keys(tmp_path):
+    shapes = SHAPES | {"output": (VOCAB, D), "blk.0.attn_k": (HEAD, D), "blk.0.attn_v": (HEAD, D)}
+    path = write_model(tmp_path / "m.gguf", shapes=shapes, llama__attention__head_count_kv=1)
+    model, file = load(path), Gguf(path)
+    assert model.config.n_kv_heads == 1 and not model.config.tied
+    assert torch.equal(model.head.linear.weight, file.tensor("output.weight"))
+    for layer, name, heads in (("key", "k", 1), ("query", "q", HEADS)):
+        stored = file.tensor(f"blk.0.attn_{name}.weight")
+        ours = getattr(model.stack.blocks[0].attention, layer).weight
+        assert torch.equal(ours, deinterleave(stored, heads))
+
+
+def test_settings_that_are_missing_are_all_named(tmp_path):
+    kind = text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    (tmp_path / "m.gguf").write_bytes(header([tensor("a", 0)], [kind]))
+    with pytest.raises(CheckpointError, match="missing    llama.block_count") as found:
+        load(tmp_path / "m.gguf")
+    assert len(found.value.problems) == 5
+
+
 # ── headers ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -141,13 +162,13 @@ def whole(name, value):
     return text(name) + struct.pack("<II", 4, value)
 
 
-def tensor(name, offset, size=8):
-    return text(name) + struct.pack("<IQIQ", 1, size, 0, offset)  # F32
+def tensor(name, offset, size=8, kind=0):
+    return text(name) + struct.pack("<IQIQ", 1, size, kind, offset)  # F32 unless given
 
 
-def header(tensors=(), metadata=(), data=256):
+def header(tensors=(), metadata=(), data=256, version=3):
     """A file of these entries, with so many bytes of data, aligned to 32."""
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join([*metadata, *tensors])
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata)) + b"".join([*metadata, *tensors])
     return head + bytes(-len(head) % 32) + bytes(data)
 
 
@@ -160,6 +181,10 @@ ODD = {
     "an endless offset": (header([tensor("a", 2**64 - 32)]), "'a' begins at byte"),
     "a name twice": (header([tensor("a", 0), tensor("a", 32)]), "'a' occurs twice"),
     "a key twice": (header(metadata=[whole("x", 1), whole("x", 2)]), "the metadata have 'x' twice"),
+    "an endless array": (header(metadata=[text("x") + struct.pack("<IIQ", 9, 0, 2**40)]),
+                         "1099511627776 array items claimed, 2.. bytes left"),
+    "an old version": (header(version=1), "version 1, known are 2 and 3"),
+    "half a block": (header([tensor("a", 0, 48, 8)]), r"a has shape \(48,\), not whole blocks of 32"),
     "beyond the end": (header([tensor("a", 0), tensor("b", 32)], data=60), "'b' ends at byte .*: is it truncated"),
     "a long list": (header(metadata=[text("x") + struct.pack("<IIQ", 9, 0, 2**23)], data=2**23),
                     "8388610 values in a header, expected 4194304"),

@@ -233,7 +233,6 @@ MUTANTS = [
     ("encoder_decoder", "x[:, -last:]", "x[:, :last]"),
     ("checkpoints", "return model.eval()", "return model"),
     ("checkpoints", "reader.refuse(\"is_causal\", True)", "pass"),
-    ("checkpoints", "config.n_layers * config.n_experts > MOST_EXPERTS", "False"),
     ("checkpoints", "model.source_config = dict(values)", "pass"),
     ("checkpoints", "if generation := getattr(model, \"source_generation\", None):", "if generation := None:"),
     ("checkpoints", "if again and model.config.tied:", "if again:"),
