@@ -3,8 +3,9 @@
 The file is a program: patterns, replacements, tables and what stands around a text. The package cannot be
 interrupted and believes what it reads, so what could grow or crash is looked for in the file first. A text may
 grow to `GROWTH` times its length, and real tokenizers stay below: SentencePiece's tables grow by 18 at most, a
-space in front of a word doubles it. Patterns need no look: the engine gives up after ten million steps at one
-place, which is a panic, and panics are caught.
+space in front of a word doubles it. A pattern is bounded in its length. The engine gives up after ten million
+steps at one place, which is a panic, and panics are caught; a pattern that goes back and forth less than that, but
+at every place of a long text, can still take seconds.
 """
 
 import base64
