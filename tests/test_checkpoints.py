@@ -421,13 +421,21 @@ def test_save_refuses_a_place_that_is_not_its_own_and_a_model_without_values(fol
 def test_save_over_its_own_folder_and_with_a_head_tied_by_hand(folder, tmp_path):
     model = load(folder)
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    said = json.loads((folder / "config.json").read_text())
     save(model, folder)
+    assert json.loads((folder / "config.json").read_text()) == said  # also what we do not ask for
     for state in (model.state_dict(), load(folder).state_dict()):
         assert all(torch.equal(state[name], value) for name, value in before.items())
     model.tie()  # its config.json says that there are two matrices
     save(model, tmp_path / "tied")
     again = load(tmp_path / "tied")
     assert torch.equal(again.head.linear.weight, before["stack.embedding.weight"])
+
+
+def test_a_head_beside_a_tied_embedding_counts_where_it_is_another(folder):
+    edit_config(folder, tie_word_embeddings=True)
+    model = load(folder)
+    assert not torch.equal(model.head.linear.weight, model.stack.embedding.weight)
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────
