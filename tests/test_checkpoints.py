@@ -96,6 +96,47 @@ def test_a_weight_that_occurs_with_and_without_its_prefix(name, tmp_path):
         load(tmp_path / "model")
 
 
+@pytest.fixture
+def copy_of(tmp_path):
+    """A copy of a tiny checkpoint by its name."""
+    return lambda name: shutil.copytree(oracle.checkpoint(name)[1], tmp_path / name)
+
+
+def test_a_copy_of_a_weight_is_proven_and_may_stand_in_for_it(copy_of):
+    folder, copy = copy_of("t5"), "encoder.embed_tokens.weight"
+    plain = load(folder).encoder.embedding.weight
+    edit_weights(folder, lambda weights: weights.update({copy: weights["shared.weight"].clone()}))
+    assert torch.equal(load(folder).encoder.embedding.weight, plain)
+    edit_weights(folder, lambda weights: weights.pop("shared.weight"))
+    assert torch.equal(load(folder).encoder.embedding.weight, plain)
+    edit_weights(folder, lambda weights: weights.update({"shared.weight": weights[copy] + 1}))
+    with pytest.raises(CheckpointError, match=f"differs    {copy}   expected a copy of shared.weight"):
+        load(folder)
+
+
+def test_a_table_that_we_compute_is_proven(copy_of):
+    folder, name = copy_of("marian"), "model.encoder.embed_positions.weight"
+    table = load(folder).encoder.schemes["full"].embed(torch.arange(64)[None], torch.float32)[0]  # (T, D)
+    edit_weights(folder, lambda weights: weights.update({name: table}))
+    load(folder)
+    edit_weights(folder, lambda weights: weights.update({name: table + 1e-3}))
+    with pytest.raises(CheckpointError, match=f"differs    {name}   expected a copy of the sinusoids"):
+        load(folder)
+
+
+def test_what_the_files_lack_is_no_part_of_the_model(copy_of):
+    folder = copy_of("bert")
+    edit_weights(folder, lambda weights: [weights.pop(name) for name in list(weights) if "pooler" in name])
+    model = load(folder)
+    assert model.pooler is None and not model.config.pooler and model.config.masked_head
+
+
+def test_what_belongs_to_writing_is_saved(folder, tmp_path):
+    (folder / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
+    save(load(folder), tmp_path / "saved")
+    assert json.loads((tmp_path / "saved/generation_config.json").read_text()) == {"eos_token_id": [3, 5]}
+
+
 def test_a_weight_too_large_for_the_dtype_is_refused_and_one_that_fits_is_not(folder):
     edit_weights(folder, lambda w: w["model.norm.weight"].fill_(1e5))
     with pytest.raises(CheckpointError, match=r"overflow   model.norm.weight .* too large for torch.float16"):
@@ -439,13 +480,21 @@ def test_save_refuses_a_place_that_is_not_its_own_and_a_model_without_values(fol
 def test_save_over_its_own_folder_and_with_a_head_tied_by_hand(folder, tmp_path):
     model = load(folder)
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    said = json.loads((folder / "config.json").read_text())
     save(model, folder)
+    assert json.loads((folder / "config.json").read_text()) == said  # also what we do not ask for
     for state in (model.state_dict(), load(folder).state_dict()):
         assert all(torch.equal(state[name], value) for name, value in before.items())
     model.tie()  # its config.json says that there are two matrices
     save(model, tmp_path / "tied")
     again = load(tmp_path / "tied")
     assert torch.equal(again.head.linear.weight, before["stack.embedding.weight"])
+
+
+def test_a_head_beside_a_tied_embedding_counts_where_it_is_another(folder):
+    edit_config(folder, tie_word_embeddings=True)
+    model = load(folder)
+    assert not torch.equal(model.head.linear.weight, model.stack.embedding.weight)
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────

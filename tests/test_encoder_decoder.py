@@ -41,6 +41,8 @@ def test_cross_attention_takes_the_mask_of_the_source():
     assert (both(SOURCE, TARGET) - got)[1].abs().max() > 1e-3
     target_real = torch.arange(5) < torch.tensor([[5], [3]])
     close(both(SOURCE, TARGET, REAL, target_real)[target_real], got[target_real])
+    left = both(SOURCE, TARGET, REAL, target_real.flip(1))  # padding in front, which moves what follows
+    close(left[1, 2:], both(SOURCE[1:], TARGET[1:, 2:], REAL[1:])[0])
     close(both(SOURCE, TARGET, torch.ones_like(REAL)), both(SOURCE, TARGET))
     memory = both.encode(SOURCE)
     for mask in (torch.ones(2, 9) > 0, REAL.long(), REAL[:, :2]):

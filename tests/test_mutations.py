@@ -167,7 +167,7 @@ MUTANTS = [
     ("tokenization", "[] if begins else tokenizer._before", "[]"),
     ("tokenization", "if id in self.tokenizer.silent", "if False"),
     ("tokenization", "min(broken, HOLD)", "0"),
-    ("tokenization", "not broken or len(self.ids) > 256", "not broken"),
+    ("tokenization", "if len(self.ids) > 256:", "if False:"),
     ("tokenization", "text[: min(ends)]", "text[: max(ends)]"),
     ("tokenization", "text = self.held + text", "pass"),
     ("tokenization", "place >= length - sizes if left", "place < sizes if left"),

@@ -440,6 +440,17 @@ def test_streams_of_any_ids_join_to_what_decode_says(ids):
     assert "".join(parts) + rest == ours.decode(ids)
 
 
+def test_bytes_that_are_no_text_are_let_go_in_the_end():
+    ours = single_bytes()
+    broken = next(id for id in range(256) if ours.decode([id]) == "\ufffd")
+    stream = ours.stream()
+    parts, most = [], 0
+    for id in 600 * [broken] + ours.encode("ok"):
+        parts.append(stream.push(id))
+        most = max(most, len(stream.ids))
+    assert "".join(parts) + stream.finish() == 600 * "\ufffd" + "ok" and most <= 256  # every one is decoded anew
+
+
 def test_streams_of_byte_fallback():
     special = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     values = {
@@ -458,9 +469,11 @@ def test_the_space_in_front_of_a_first_word():
     """It belongs to what goes on with a text, and not to what begins one."""
     backend = Backend(models.WordLevel({"?": 0, "▁ok": 1, "▁so": 2, "a": 3}, unk_token="?"))
     backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens([AddedToken("<end>")])
     ours = Tokenizer(backend)
     assert flow(ours.stream(begins=True), [1, 2]) == (["ok", " so"], "")
     assert flow(ours.stream(), [1, 2]) == ([" ok", " so"], "")
+    assert flow(ours.stream(), [1, 4, 2]) == ([" ok", "", " so"], "")  # as if the special token were not there
 
 
 def test_stop_strings_are_never_partly_shown():

@@ -180,7 +180,7 @@ def test_an_attempt_is_its_ids_their_mean_certainty_and_how_it_ended(transcribe,
     found = write([*words, transcribe.eos])
     assert found.ids == words and found.whole and found.nothing_said == pytest.approx(0.3, abs=1e-4)
     assert found.certainty == pytest.approx(-math.log(2), abs=1e-3)
-    assert not write([*(20 * words), transcribe.eos]).whole
+    assert not write([*(15 * words), transcribe.eos]).whole
     assert len(write(500 * words).ids) < 100  # given up early
     first = int(transcribe.not_first[0])
     assert write([first, first, transcribe.eos]).ids == [262, first]

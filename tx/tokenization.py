@@ -210,9 +210,11 @@ class Stream:
         self.ids.append(id)
         text = self._pending()
         broken = len(text) - len(text.rstrip("\ufffd"))  # what is incomplete decodes to U+FFFD
+        if len(self.ids) > 256:
+            broken = 0  # bytes that are no text at all are let go in the end
         stop = len(text) - min(broken, HOLD)
         new, self.shown = text[self.shown : stop], max(self.shown, stop)
-        if not broken or len(self.ids) > 256:  # bytes that are no text at all are let go in the end
+        if not broken:
             self.before, self.ids, self.shown = self.ids, [], 0
         return self._show(new)
 
