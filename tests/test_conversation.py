@@ -97,7 +97,7 @@ def test_ends_are_an_id_or_several_or_none(name, given, found):
 @pytest.mark.parametrize("given", ["2", [5, "6"], 2.0, True, [[5]], {"eos": 5}])
 @pytest.mark.parametrize("name", ["source_config", "source_generation"])
 def test_ends_that_are_no_ids_are_refused(name, given):
-    with pytest.raises(ValueError, match=r"eos_token_id = .* in the model's files: expected an id, or several"):
+    with pytest.raises(ValueError, match=r"eos_token_id = .* in the model's files: expected an id, or more"):
         ends(scripted([], **{name: {"eos_token_id": given}}), tokenizer())
 
 

@@ -219,7 +219,7 @@ def test_models_that_have_no_surprise_are_refused_and_their_mode_stays():
     broken.head.linear.weight.data[3, 5] = math.nan
     with pytest.raises(ValueError, match="logits are NaN"):
         surprise(broken, Bytes(V), "0123")
-    with pytest.raises(ValueError, match="token id 99 is outside the table"):
+    with pytest.raises(ValueError, match="token id 99 is outside the vocabulary"):
         surprise(broken, Bytes(10**6), "0123abc")
     assert broken.training
 
