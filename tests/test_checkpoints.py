@@ -124,6 +124,20 @@ def test_a_table_that_we_compute_is_proven(copy_of):
         load(folder)
 
 
+def test_buffers_of_old_versions_are_passed_over(copy_of):
+    folder = copy_of("gpt2")
+    edit_weights(folder, lambda weights: weights.update({"transformer.h.0.attn.bias": torch.ones(1, 1, 64, 64)}))
+    load(folder)
+    edit_weights(folder, lambda weights: weights.update({"transformer.h.0.attn.odd": torch.ones(2)}))
+    with pytest.raises(CheckpointError, match="extra      transformer.h.0.attn.odd"):
+        load(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_weights_have_the_dtype_that_is_asked_for(folder, dtype):
+    assert {parameter.dtype for parameter in load(folder, dtype=dtype).parameters()} == {dtype}
+
+
 def test_what_the_files_lack_is_no_part_of_the_model(copy_of):
     folder = copy_of("bert")
     edit_weights(folder, lambda weights: [weights.pop(name) for name in list(weights) if "pooler" in name])
