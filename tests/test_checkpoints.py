@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,28 @@ def test_a_table_that_we_compute_is_proven(copy_of):
         load(folder)
 
 
+def test_a_family_that_forgot_a_name_is_told_so(folder, monkeypatch):
+    family = FAMILIES["qwen2"]
+    weights = [pair for pair in family.weights if "attention.out" not in pair.ours[0]]
+    monkeypatch.setitem(FAMILIES, "qwen2", replace(family, weights=weights))
+    with pytest.raises(CheckpointError, match="unnamed    stack.blocks.0.attention.out.weight   this family's files"):
+        load(folder)
+
+
+def test_buffers_of_old_versions_are_passed_over(copy_of):
+    folder = copy_of("gpt2")
+    edit_weights(folder, lambda weights: weights.update({"transformer.h.0.attn.bias": torch.ones(1, 1, 64, 64)}))
+    load(folder)
+    edit_weights(folder, lambda weights: weights.update({"transformer.h.0.attn.odd": torch.ones(2)}))
+    with pytest.raises(CheckpointError, match="extra      transformer.h.0.attn.odd"):
+        load(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_weights_have_the_dtype_that_is_asked_for(folder, dtype):
+    assert {parameter.dtype for parameter in load(folder, dtype=dtype).parameters()} == {dtype}
+
+
 def test_what_the_files_lack_is_no_part_of_the_model(copy_of):
     folder = copy_of("bert")
     edit_weights(folder, lambda weights: [weights.pop(name) for name in list(weights) if "pooler" in name])
@@ -138,9 +161,10 @@ def test_what_belongs_to_writing_is_saved(folder, tmp_path):
 
 
 def test_a_weight_too_large_for_the_dtype_is_refused_and_one_that_fits_is_not(folder):
-    edit_weights(folder, lambda w: w["model.norm.weight"].fill_(1e5))
-    with pytest.raises(CheckpointError, match=r"overflow   model.norm.weight .* too large for torch.float16"):
-        load(folder, dtype=torch.float16)
+    for large in (-1e5, 1e5):
+        edit_weights(folder, lambda w, large=large: w["model.norm.weight"].fill_(large))
+        with pytest.raises(CheckpointError, match=r"overflow   model.norm.weight .* too large for torch.float16"):
+            load(folder, dtype=torch.float16)
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         assert load(folder, dtype=dtype).stack.norm.weight.isfinite().all()
     edit_weights(folder, lambda w: w.update({name: x.half().fill_(65504) for name, x in w.items()}))

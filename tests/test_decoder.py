@@ -57,7 +57,8 @@ def test_tied_weights_are_one():
     model.head.linear.weight = torch.nn.Parameter(torch.zeros(V, 12))
     model.tie()
     assert model.head.linear.weight is model.stack.embedding.weight
-    assert Decoder(config(tied=False)).head.linear.weight is not model.stack.embedding.weight
+    two = Decoder(config(tied=False))
+    assert two.head.linear.weight is not two.stack.embedding.weight
     before = model.stack.embedding.weight.detach().clone()
     loss(model(TOKENS), TOKENS).backward()
     torch.optim.SGD(model.parameters(), 0.1).step()

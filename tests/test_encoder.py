@@ -36,6 +36,7 @@ def test_heads_are_their_formulas():
                                  head_bias=True, pooler=True))  # fmt: skip
     segments = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
     x, head = model(TOKENS, segments=segments), model.masked_head
+    assert (x - model(TOKENS)).abs().max() > 1e-3
     expected = head.norm(head.dense(x).relu()) @ model.stack.embedding.weight.T + head.head.linear.bias
     close(model.logits(TOKENS, segments=segments), expected)
     assert expected.shape == (2, 5, V)

@@ -186,6 +186,46 @@ def test_an_attempt_is_its_ids_their_mean_certainty_and_how_it_ended(transcribe,
     assert write([first, first, transcribe.eos]).ids == [262, first]
 
 
+@packaged
+def test_noises_are_never_written(transcribe):
+    """What the files suppress: brackets, quotes, and special tokens but the end."""
+    assert {transcribe.tokenizer.id(x) for x in ("(", "[", "<|startoftranscript|>")} <= set(
+        transcribe.never.tolist()
+    )
+    assert transcribe.eos not in transcribe.never
+
+
+@pytest.mark.parametrize("values,words", [
+    ('{"suppress_tokens": [1, 51864]}', r"suppresses \[1, 51864\]: expected ids, 0 … 51863"),
+    ('{"suppress_tokens": [-1]}', r"suppresses \[-1\]: expected ids"),
+    ('{"begin_suppress_tokens": ["x"]}', r"suppresses \['x'\]: expected ids"),
+    ('{"suppress_tokens": "all"}', "suppresses 'all': expected ids"),
+    ("[1]", "damaged    generation_config.json: expected a dict"),
+])  # fmt: skip
+def test_odd_ids_to_suppress_are_refused(tmp_path, values, words):
+    (tmp_path / "generation_config.json").write_text(values)
+    with pytest.raises(ValueError, match=words):
+        _suppressed(tmp_path, 51864)
+
+
+def test_ids_to_suppress_may_be_missing_or_null(tmp_path):
+    (tmp_path / "config.json").write_text('{"suppress_tokens": null, "begin_suppress_tokens": [220]}')
+    never, not_first = _suppressed(tmp_path, 51864)
+    assert never.tolist() == list(range(50257, 51864)) and not_first.tolist() == [220]
+
+
+@packaged
+def test_a_whisper_for_several_languages_is_refused(transcribe, monkeypatch):
+    class Other:
+        def id(self, mark):
+            return 50257
+
+    monkeypatch.setattr("tx.apps.transcription.load", lambda source: transcribe.model)
+    monkeypatch.setattr("tx.apps.transcription.load_tokenizer", lambda source: Other())
+    with pytest.raises(ValueError, match="whisper-tiny knows several languages: only the English models"):
+        Transcriber("whisper-tiny")
+
+
 # ── what is said ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -263,34 +303,6 @@ def test_a_loop_is_written_again_with_bolder_draws(transcribe, recording, monkey
     monkeypatch.setattr("tx.apps.transcription.TEMPERATURES", (0.0,))
     with pytest.warns(UserWarning, match="from 0 s to 30 s the model repeats itself without end: nothing is"):
         assert transcribe.hear(slow) == ""
-
-
-@packaged
-def test_noises_are_never_written(transcribe):
-    """What the files suppress: brackets, quotes, and special tokens but the end."""
-    assert {transcribe.tokenizer.id(x) for x in ("(", "[", "<|startoftranscript|>")} <= set(
-        transcribe.never.tolist()
-    )
-    assert transcribe.eos not in transcribe.never
-
-
-@pytest.mark.parametrize("values,words", [
-    ('{"suppress_tokens": [1, 51864]}', r"suppresses \[1, 51864\]: expected ids, 0 … 51863"),
-    ('{"suppress_tokens": [-1]}', r"suppresses \[-1\]: expected ids"),
-    ('{"begin_suppress_tokens": ["x"]}', r"suppresses \['x'\]: expected ids"),
-    ('{"suppress_tokens": "all"}', "suppresses 'all': expected ids"),
-    ("[1]", "damaged    generation_config.json: expected a dict"),
-])  # fmt: skip
-def test_odd_ids_to_suppress_are_refused(tmp_path, values, words):
-    (tmp_path / "generation_config.json").write_text(values)
-    with pytest.raises(ValueError, match=words):
-        _suppressed(tmp_path, 51864)
-
-
-def test_ids_to_suppress_may_be_missing_or_null(tmp_path):
-    (tmp_path / "config.json").write_text('{"suppress_tokens": null, "begin_suppress_tokens": [220]}')
-    never, not_first = _suppressed(tmp_path, 51864)
-    assert never.tolist() == list(range(50257, 51864)) and not_first.tolist() == [220]
 
 
 def test_a_model_that_does_not_hear_is_refused():
