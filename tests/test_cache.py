@@ -59,6 +59,15 @@ def test_a_kv_grows_keeps_or_writes():
     assert keeps.update(k[:, :, :1], v[:, :, :1])[0].shape[2] == 3  # W - 1 kept tokens and the new one
 
 
+def test_a_kv_forgets_its_end():
+    k, v = vectors(2, 3, 5, 4), vectors(2, 3, 5, 6, seed=2)
+    kv = KV()
+    kv.update(k, v)
+    kv.cut(2)
+    close(kv.keys, k[:, :, :2], 0)
+    close(kv.values, v[:, :, :2], 0)
+
+
 def test_slots_are_the_numbers_of_the_tokens_seen():
     c = config(window=4, layer_types=("window", "full"))
     rolling, static = Cache(c, rolling=True), Cache(c, room=8)

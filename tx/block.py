@@ -113,7 +113,7 @@ class Attention(nn.Module):
         v = self.heads(v)  # (B, G, T, d_k)
         if kv is not None:
             k, v = kv.update(k, v, flow.slots)  # (B, G, S, d_k), (B, G, S, d_k)  the past first
-        bias = view.scheme.bias(q, k, view.tables, self.project_positions)  # (B or 1, H, T, S)  or None
+        bias = view.scheme.bias(q, k, view.tables, self.project_positions)  # (B or 1, n, T, S)  n = H, or None
         return self.out(merge_heads(self.attend(q, k, v, view.mask, bias)))  # (B, T, D)
 
     def project(self, x):

@@ -51,7 +51,8 @@ class KV:
     def cut(self, length):
         """Forget what was added after the first `length` tokens; slots are written over instead."""
         if self.room is None and self.keys is not None:
-            self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]  # (B, G, N, d_k or d_v)
+            self.keys = self.keys[:, :, :length]  # (B, G, N, d_k)
+            self.values = self.values[:, :, :length]  # (B, G, N, d_v)
 
 
 class Cache:

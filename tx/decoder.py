@@ -54,7 +54,7 @@ class Decoder(nn.Module):
         Args:
             tokens: ids (B, T).
             mask: (B, S) with True = a real token, or a `tx.Mask` that replaces the causal one.
-            positions: (B, T); counted from the mask unless given.
+            positions: (B or 1, T); counted from the mask unless given.
             cache: a `Cache` that holds the tokens before these; it is brought up to date.
             last: logits of the last so many tokens only.
 

@@ -53,7 +53,7 @@ class Encoder(nn.Module):
             tokens: ids (B, T).
             mask: (B, T) with True = a real token, or a `tx.Mask`.
             segments: (B, T) token types (BERT's sentence A and B), zeros unless given.
-            positions: (B, T); counted from the mask unless given.
+            positions: (B or 1, T); counted from the mask unless given.
 
         Raises:
             ValueError: ids outside the vocabulary, a text longer than learned positions, a mask

@@ -98,10 +98,10 @@ def _watch(stack, seen, undo):
 
     def before(block, given):
         if not seen.hidden:
-            keep(seen.hidden, given[0])  # (B, T, D)
+            keep(seen.hidden, given[0])
 
     def after(block, given, x):
-        keep(seen.hidden, x)  # (B, T, D)
+        keep(seen.hidden, x)
 
     hooks = [stack.register_forward_pre_hook(begin), stack.register_forward_hook(end, always_call=True)]
     for block in stack.blocks:

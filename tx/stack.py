@@ -55,8 +55,8 @@ class Stack(nn.Module):
             memory: what cross-attention reads, (B, N, D).
             memory_mask: who may read it, as in `attention`.
         """
-        past = _check_pass(self, tokens, mask, positions, segments, cache, memory)
-        T = tokens.shape[1]
+        _check_pass(self, tokens, mask, positions, segments, cache, memory)
+        past, T = 0 if cache is None else cache.length, tokens.shape[1]
         slots = torch.arange(past, past + T, device=tokens.device)  # (T,)
         if positions is None:
             positions = self._count(tokens, mask, slots)  # (B or 1, T)
@@ -160,7 +160,7 @@ def _hides_nothing(mask):
 
 
 def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
-    """What goes in fits together, by its shape and kind. -> how many tokens have gone by"""
+    """What goes in fits together, by its shape and kind."""
     c = stack.config
     check_tokens(tokens, c)
     B, T = tokens.shape[:2]
@@ -177,7 +177,6 @@ def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
         _check_numbers("segments", segments, (B, T))
     if stack.cross or memory is not None:
         _check_memory(memory, B, c.d_model)
-    return past
 
 
 def check_config(config, causal, two=False):

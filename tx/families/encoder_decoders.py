@@ -117,7 +117,7 @@ def marian(r):
 
 def sinusoids(shape):
     """The table (n, D) that old files of Marian hold, and that the reference computes."""
-    return Sinusoidal(shape[1]).embed(torch.arange(shape[0]), torch.float32)  # (n, D)
+    return Sinusoidal(shape[1]).embed(torch.arange(shape[0])[None], torch.float32)[0]  # (n, D)
 
 
 def whisper(r):

@@ -53,7 +53,11 @@ ELSEWHERE = [f"test_commands.py::test_{name}" for name in (
     "beams_are_those_of_the_library", "embed_gives_a_pipe_one_line_of_json_a_text",
     "attend_with_padding_and_queries_that_see_nothing", "attend_without_a_mask_reads_every_key",
 )]  # fmt: skip
-COMPILED = "test_speed.py::test_blocks_are_compiled_once_for_one_token"  # the compiler stops at our checks
+APART = (  # the compiler stops at our checks, and lines are counted that would be ours
+    "test_stack.py::test_a_token_meets_few_lines",
+    "test_speed.py::test_blocks_are_compiled_once_for_one_token",
+    "test_positions.py::test_beyond_a_learned_table_a_compiled_lookup_fails_too",
+)
 EQUAL = re.compile(r"#\s*([A-Za-z_]\w*) = ([A-Za-z_]\w*): \S")
 
 
@@ -237,9 +241,9 @@ class Recorder:
         comment = self.comments[number]
         comment.runs += 1
         tensors = list(_tensors(value))
-        if tensors:
+        sizes = [tuple(getattr(t, "shape", t)) for t in tensors]
+        if tensors and all(type(n) is int for size in sizes for n in size):  # others are symbols of a graph
             comment.checked += 1
-            sizes = [tuple(getattr(t, "shape", t)) for t in tensors]
             variables = self.variables(letters, comment, sys._getframe(1))
             letters.log("check", number, sizes, variables)
             if self.log is not None and tuple(sizes) not in comment.logged:
@@ -674,7 +678,7 @@ def run_tests(recorder):
     files = [str(ROOT / "tests" / f"test_{m.stem}.py") for m in modules]
     files = [f for f in files if Path(f).exists()] + [str(ROOT / "tests" / test) for test in ELSEWHERE]
     options = ["-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", "-m", "not slow and not browser",
-               f"--deselect=tests/{COMPILED}"]
+               *(f"--deselect=tests/{test}" for test in APART)]
     with contextlib.redirect_stdout(io.StringIO()) as out:
         code = pytest.main([*options, *files])
     return [] if code == 0 else ["the tests of tx fail: " + out.getvalue()[-2000:]]
