@@ -129,7 +129,7 @@ def test_a_family_that_forgot_a_name_is_told_so(folder, monkeypatch):
     family = FAMILIES["qwen2"]
     weights = [pair for pair in family.weights if "attention.out" not in pair.ours[0]]
     monkeypatch.setitem(FAMILIES, "qwen2", replace(family, weights=weights))
-    with pytest.raises(CheckpointError, match="unnamed    stack.blocks.0.attention.out.weight   this family's files"):
+    with pytest.raises(CheckpointError, match="unnamed    stack.blocks.0.attention.out.weight   this family"):
         load(folder)
 
 
