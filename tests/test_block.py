@@ -237,6 +237,13 @@ def test_gradients_of_a_block():
     assert torch.autograd.gradcheck(lambda x, *_: b(x, f), (x, *b.parameters()), fast_mode=True)
 
 
+@torch.no_grad()
+def test_deberta_with_heads_of_another_width():
+    c = config(positions="deberta", bucket_distance=8, content_position=True, position_content=True, d_head=5)
+    layer, x = made(Attention, c), vectors(B, T, D)
+    assert layer.position_key.out_features == 20 and layer(x, flow(c, T)).shape == (B, T, D)
+
+
 @pytest.mark.parametrize("switches", [{}, {"parallel": True}, {"norm_place": "sandwich"}])
 @torch.no_grad()
 def test_everything_that_a_block_adds_is_dropped(switches):

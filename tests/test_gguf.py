@@ -112,6 +112,13 @@ def test_settings_that_are_not_known_are_refused_by_name(tmp_path):
     load(write_model(tmp_path / "m.gguf", llama__rope__scaling__original_context_length=512))
 
 
+def test_tokens_and_scores_that_are_no_lists_are_refused(tmp_path):
+    path = write_model(tmp_path / "m.gguf", tokenizer__ggml__tokens=5)
+    path.write_bytes(path.read_bytes().replace(b"llama.vocab_size", b"other.vocab_size"))
+    with pytest.raises(CheckpointError, match="vocab_size = 0"):
+        load(path)
+
+
 @pytest.mark.parametrize("read", [load, load_tokenizer])
 def test_a_part_of_a_split_model_is_named_as_such(tmp_path, read):
     path = tmp_path / "m-00002-of-00003.gguf"
@@ -179,6 +186,9 @@ ODD = {
     "an old version": (header(version=1), "version 1, known are 2 and 3"),
     "half a block": (header([tensor("a", 0, 48, 8)]), r"a has shape \(48,\), not whole blocks of 32"),
     "beyond the end": (header([tensor("a", 0), tensor("b", 32)], data=60), "'b' ends at byte .*: is it truncated"),
+    "a long list": (header(metadata=[text("x") + struct.pack("<IIQ", 9, 0, 2**23)], data=2**23),
+                    "8388610 values in a header, expected 4194304"),
+    "a long text": (header(metadata=[text("x") + struct.pack("<IQ", 8, 2**27)], data=2**27), "expected 67108864"),
     "aligned to 0": (header(metadata=[whole("general.alignment", 0)]), "general.alignment = 0, expected a power"),
     "aligned to 48": (header(metadata=[whole("general.alignment", 48)]), "general.alignment = 48, expected"),
     "aligned to 4": (header(metadata=[whole("general.alignment", 4)]), "general.alignment = 4, expected"),

@@ -1,11 +1,15 @@
 """What `record` shows: hidden states and attention maps by layer, as the reference has them."""
 
+from functools import partial
+
 import pytest
 import torch
+from test_block import config, made
 
 from tests import oracle
 from tx.cache import Cache
 from tx.checkpoints import load
+from tx.decoder import Decoder
 from tx.inspecting import record
 
 TOKENS = torch.tensor([[5, 9, 33, 12, 7], [8, 8, 41, 50, 6]])
@@ -99,3 +103,14 @@ def test_a_record_shows_its_shapes():
         model(TOKENS)
     n, heads, width = model.config.n_layers, model.config.n_heads, model.config.d_model
     assert repr(seen) == f"Record(hidden: {n + 1} × (2, 5, {width}), attention: {n} × (2, {heads}, 5, 5))"
+
+
+def test_a_layer_that_is_computed_again_is_recorded_once():
+    from torch.utils.checkpoint import checkpoint
+
+    model, tokens = made(Decoder, config()), torch.tensor([[3, 1, 4, 1, 5]])
+    for block in model.stack.blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    with record(model) as seen:
+        model(tokens).sum().backward()
+    assert len(seen.attention) == 2 and len(seen.hidden) == 3

@@ -276,3 +276,31 @@ def test_a_table_must_cover_what_a_span_says():
     mask = (causal() & padding(torch.ones(1, 3, dtype=torch.bool))).at(torch.tensor([3]), torch.arange(4), (3, 4))
     with pytest.raises(ValueError, match="padding: made for 3 keys, there are 4"):
         mask.dense((1, 1, 1, 4))
+
+
+def only_the_first(b, h, q_pos, k_pos):
+    return (k_pos == 0) | (b == 0) & (k_pos == q_pos)
+
+
+def test_a_mask_made_of_a_predicate_alone_hides_and_can_be_copied():
+    x, shape = torch.randn(2, 2, 4, 3), (2, 2, 4, 4)
+    mask = Mask(only_the_first, "mine")
+    expected = as_mask(only_the_first).dense(shape)
+    torch.testing.assert_close(attention(x, x, x, mask), attention(x, x, x, expected))
+    assert torch.equal(copy.deepcopy(mask & causal()).dense(shape), expected & causal().dense(shape))
+    swapped = mask.select(torch.tensor([1, 0]))
+    for again in (swapped, copy.deepcopy(swapped), pickle.loads(pickle.dumps(swapped))):
+        assert torch.equal(again.dense(shape), expected.flip(0))
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: window(None), r"window\(None\): .* a whole number, at least 1"),
+    (lambda: window(2.5), r"window\(2.5\)"),
+    (lambda: prefix(2.5), r"prefix\(2.5\): expected a whole number"),
+    (lambda: prefix("a"), r"prefix\('a'\)"),
+    (lambda: prefix(torch.tensor([1.5, 2.0])), "expected a whole number of keys"),
+    (lambda: documents([[0, 0]]), r"ids is \[\[0, 0\]\], expected a tensor"),
+])  # fmt: skip
+def test_what_no_mask_is_made_of(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

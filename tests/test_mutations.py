@@ -171,7 +171,7 @@ MUTANTS = [
     ("tokenization", "text[: min(ends)]", "text[: max(ends)]"),
     ("tokenization", "text = self.held + text", "pass"),
     ("tokenization", "place >= length - sizes if left", "place < sizes if left"),
-    ("sampling", "tokens.masked_fill(~real, V)", "tokens"),
+    ("sampling", "if real is None else real).long()", ").long()"),
     ("sampling", "torch.where(logits > 0, logits / penalty, logits * penalty)", "logits / penalty"),
     ("sampling", "logits.masked_fill(logits < last", "logits.masked_fill(logits <= last"),
     ("sampling", "<= 1 - p  # (B, V)", "< p  # (B, V)"),

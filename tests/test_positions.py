@@ -272,7 +272,7 @@ def test_learned_positions_skip_their_offset_and_end():
     scheme = Learned(6, D_K, offset=2)
     close(scheme.embed(torch.arange(T)[None])[0], scheme.table.weight[2:7], 0)
     assert scheme.embed(torch.tensor([[0, 1, 2], [5, 4, 3]])).shape == (2, 3, D_K)
-    with pytest.raises(ValueError, match="learned position 6 is outside the table: expected 0 … 5"):
+    with pytest.raises(ValueError, match="position 6 is outside the learned table: expected -2 … 5"):
         scheme.embed(torch.tensor([[6]]))
 
 

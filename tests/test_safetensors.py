@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from tx.files.errors import CheckpointError
 from tx.files.safetensors import SafeTensors
+from tx.files.settings import read_json
 
 SHARDS = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
 
@@ -71,3 +72,9 @@ def test_a_shard_that_is_missing_or_damaged_is_named(folder):
     (folder / SHARDS[0]).unlink()
     with pytest.raises(CheckpointError, match=f"missing    {SHARDS[0]}   the index names it"):
         SafeTensors(folder)
+
+
+def test_json_of_too_many_values_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"a": [' + "[]," * 2**21 + "[]]}")
+    with pytest.raises(ValueError, match="4194307 values, expected 4194304 at most"):
+        read_json(tmp_path / "config.json")

@@ -142,6 +142,7 @@ def test_greedy_equals_the_reference(models, name):
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
 def test_every_cache_gives_the_same_tokens_also_when_the_text_comes_in_parts(models, name):
     ours = models(name)[1]
     tokens, real = prompt(), torch.ones(2, 7, dtype=torch.bool)
@@ -375,8 +376,8 @@ class Quiet(nn.Module):
         super().__init__()
         self.config = Config(V, 32, 2, 4, 64, 512, positions="none")
         self.table = nn.Embedding(V, V)
-        self.stack = nn.ModuleDict({"positions": nn.ModuleDict({"full": Positions()})})
-        self.stack.positions = self.stack["positions"]
+        self.stack = nn.ModuleDict({"schemes": nn.ModuleDict({"full": Positions()})})
+        self.stack.schemes = self.stack["schemes"]
 
     def forward(self, tokens, mask=None, *, cache=None, last=None):
         if cache is not None:
@@ -672,3 +673,23 @@ def test_texts_that_do_not_fit_are_refused_before_any_work(models):
             generate(bart, prompt(), 3, start=start)
     with pytest.raises(ValueError, match="this model is an encoder"):
         generate(type("E", (), {"config": Config(V, 32, 2, 4, 64, 32, causal=False)})(), prompt(), 3)
+
+
+def test_what_was_said_is_ids_of_the_vocabulary():
+    logits = torch.tensor([[2.0, -2.0, 1.0]])
+    assert penalise(logits, torch.tensor([[0, 1, 1]]), 2.0).tolist() == [[1.0, -4.0, 1.0]]
+    for wrong in (3, -1):
+        with pytest.raises(ValueError, match="expected ids, 0 … 2"):
+            penalise(logits, torch.tensor([[0, wrong]]), 2.0)
+    with pytest.raises(ValueError, match="tokens are a list"):
+        penalise(logits, [[0]], 2.0)
+
+
+def test_settings_of_another_kind():
+    logits = torch.zeros(1, 3)
+    with pytest.raises(ValueError, match="top_k = True: expected a whole number"):
+        sample(logits, 1.0, top_k=True)
+    with pytest.raises(ValueError, match="temperature = True: expected a number"):
+        sample(logits, True)
+    with pytest.raises(ValueError, match="on_token = 'a': expected a function"):
+        generate(None, logits, 1, on_token="a")

@@ -235,7 +235,7 @@ def use_block():
     for more in (
         {"norm": "rms", "gated": True, "n_experts": 4, "experts_per_token": 3, "embedding_scale": 2.0},
         {"norm": "rms_plus_one", "norm_place": "sandwich", "n_segments": 2, "qk_norm": "head"},
-        {"norm_place": "post", "positions_skip_pad": 3, "positions": "none"},
+        {"norm_place": "post", "positions_skip_pad": 3, "positions": "none", "causal": False},
         {"norm_place": "output", "qk_norm": "full"},
         {"parallel": True},
         {"positions": "alibi"},

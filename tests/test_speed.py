@@ -6,9 +6,13 @@ import shutil
 
 import pytest
 import torch
+from test_block import close, config, made
+from torch import nn
 
+from tx.block import Attention
 from tx.cache import Cache
 from tx.checkpoints import build, save
+from tx.decoder import Decoder
 from tx.encoder_decoder import EncoderDecoder
 from tx.sampling import generate
 from tx.speed import Joined, Linear, compile_blocks, fuse
@@ -178,3 +182,37 @@ def test_compiled_blocks_give_the_same_tokens():
     got = generate(compile_blocks(fuse(model)), prompt, 10, cache=Cache(model.config, room=16))
     assert torch.equal(got, plain)
     torch._dynamo.reset()
+
+
+class Doubled(nn.Linear):
+    """A layer that is more than its weight and bias, as one of LoRA is."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@torch.no_grad()
+def test_what_is_more_than_a_linear_layer_stays():
+    model, seen = made(Decoder, config(gated=True)), []
+    first, second = model.stack.blocks
+    first.attention.query.__class__ = Doubled
+    second.feed_forward.down.__class__ = Doubled
+    second.attention.key = nn.Sequential(second.attention.key)
+    first.feed_forward.gate.register_forward_hook(lambda *_: seen.append(1))
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    expected = model(tokens)
+    close(fuse(model)(tokens), expected)
+    assert len(seen) == 2 and type(first.attention) is Attention
+
+
+@torch.no_grad()
+def test_fused_layers_serve_autocast():
+    model, tokens = made(Decoder, config()), torch.tensor([[3, 1, 4]])
+    with torch.autocast("cpu", torch.bfloat16):
+        cache = Cache(model.config)
+        expected = torch.cat([model(tokens[:, t : t + 1], cache=cache) for t in range(3)], dim=1)
+        fuse(model)
+        cache = Cache(model.config)
+        found = torch.cat([model(tokens[:, :2], cache=cache), model(tokens[:, 2:], cache=cache)], dim=1)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    close(found.float(), expected.float(), 0.05 * expected.abs().max().item())

@@ -2,6 +2,7 @@
 
 import collections
 import math
+import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -187,11 +188,11 @@ def test_positions_can_skip_the_pad():
 
 @pytest.mark.parametrize(("tokens", "mask", "words"), [
     (torch.tensor([1, 2]), None, r"tokens \(2,\): expected \(B, T\)"),
-    (torch.tensor([[1, V]]), None, f"token id {V} is outside the table: expected 0 … {V - 1}"),
+    (torch.tensor([[1, V]]), None, f"token id {V} is outside the vocabulary: expected 0 … {V - 1}"),
     (torch.tensor([[1, -1]]), None, "token id -1 is outside"),
     (torch.tensor([[1, 2]]), torch.ones(1, 3, dtype=torch.bool), r"expected booleans \(B, S\) = \(1, 2\)"),
     (torch.tensor([[1, 2]]), torch.ones(1, 2), "of torch.float32: expected booleans"),
-    (torch.zeros(1, 17, dtype=torch.long), None, "learned position 16 is outside the table: expected 0 … 15"),
+    (torch.zeros(1, 17, dtype=torch.long), None, "position 16 is outside the learned table: expected 0 … 15"),
     ([[1, 2]], None, "tokens are a list: expected a tensor of ids"),
     (torch.tensor([[1, 2]]).byte(), None, "tokens of torch.uint8: expected ids of torch.int64 or torch.int32"),
     (torch.zeros(0, 2, dtype=torch.long), None, r"tokens \(0, 2\): expected one text and one token at least"),
@@ -208,7 +209,7 @@ def test_bad_input_is_named(tokens, mask, words):
     ({"positions": torch.arange(3)}, r"positions \(3,\) of torch.int64: expected .* \(1, 3\) or \(2, 3\)"),
     ({"positions": torch.arange(2)[None]}, r"positions \(1, 2\)"),
     ({"positions": torch.zeros(2, 3)}, r"positions \(2, 3\) of torch.float32"),
-    ({"positions": torch.full((1, 3), -1)}, "learned position -1 is outside the table: expected 0 … 15"),
+    ({"positions": torch.full((1, 3), -1)}, "position -1 is outside the learned table: expected 0 … 15"),
     ({"segments": torch.zeros(2, 2, dtype=torch.long)}, r"segments \(2, 2\) of torch.int64: expected .* \(2, 3\)"),
     ({"segments": torch.full((2, 3), 2)}, "segment 2 is outside the table: expected 0 … 1"),
     ({"memory": torch.zeros(1, 4, D)}, rf"memory \(1, 4, {D}\): expected \(B, N, D\) with B = 2, D = {D}"),
@@ -311,3 +312,76 @@ def test_a_token_meets_few_lines():
     model(tokens)
     met = lines_met(lambda: model(tokens))
     assert sum(met.values()) <= 160 and len(met) <= 7, met
+
+
+def test_a_model_is_made_of_its_own_kind_of_config():
+    from tx.encoder import Encoder
+    from tx.encoder_decoder import EncoderDecoder
+
+    both_sides = config(causal=False)
+    for kind, c, message in (
+        (Decoder, "x", "config is a str: expected a tx.Config"),
+        (Decoder, both_sides, "causal = False: expected True, these tokens see the past"),
+        (Encoder, config(), "causal = True: expected False, these tokens see both sides"),
+        (Decoder, config(encoder=both_sides), "None in a model of one stack"),
+        (EncoderDecoder, config(), "encoder = None: expected the Config of the other stack"),
+        (EncoderDecoder, config(encoder=config()), "encoder.causal = True: expected False"),
+        (EncoderDecoder, config(encoder=config(causal=False, d_embedding=6)), "encoder.d_embedding = 6"),
+        (Decoder, config(n_mels=3), "only the encoder of an EncoderDecoder hears"),
+        (Decoder, config(d_embedding=6), "d_embedding = 6: expected d_model = 12"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind(c)
+
+
+def test_what_is_no_tensor_is_said_to_be_none():
+    model = made(Stack, config(n_segments=2), cross=True)
+    tokens, memory = torch.tensor([[3, 1]]), torch.zeros(1, 2, 12)
+    for given, message in (
+        (dict(positions=[0, 1], memory=memory), r"positions are a list: expected a tensor \(1, 2\)"),
+        (dict(segments=[[0, 1]], memory=memory), "segments are a list"),
+        (dict(memory=[1]), "memory is a list: these layers read one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(tokens, **given)
+
+
+def test_a_sinusoidal_position_is_as_wide_as_the_embedding():
+    stack = made(Stack, config(positions="sinusoidal", d_embedding=6))
+    assert stack(torch.tensor([[3, 1, 4]])).shape == (1, 3, 12)
+
+
+@pytest.mark.parametrize("qk_norm", ["head", "full"])
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_autocast_serves_every_norm_of_queries_and_keys(qk_norm, norm):
+    model, tokens = made(Decoder, config(qk_norm=qk_norm, norm=norm)), torch.tensor([[3, 1, 4, 1, 5]])
+    expected = model(tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, cache = model(tokens), Cache(model.config)
+        model(tokens, cache=cache)
+    found.float().sum().backward()
+    close(found.float(), expected, 0.05 * expected.abs().max().item())
+    assert cache.layers[0].keys.dtype == cache.layers[0].values.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+def test_a_model_can_be_pickled(activation):
+    model, tokens = made(Decoder, config(activation=activation)), torch.tensor([[3, 1, 4]])
+    assert torch.equal(pickle.loads(pickle.dumps(model))(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("switches", [{}, {"positions": "alibi"}, {"window": 2}])
+def test_gradients_of_each_text_of_a_padded_batch(switches):
+    """As in private training: `vmap` over texts and their masks."""
+    model = made(Decoder, config(**switches))
+    tokens, real = torch.tensor([[3, 1, 4, 1], [0, 5, 9, 2]]), torch.tensor([[True] * 4, [False] + [True] * 3])
+    parameters = dict(model.named_parameters())
+
+    def total(parameters, tokens, real):
+        return torch.func.functional_call(model, parameters, (tokens[None], real[None]))[0, 1:].square().sum()
+
+    found = torch.vmap(torch.func.grad(total), (None, 0, 0))(parameters, tokens, real)
+    for row in range(2):
+        expected = torch.func.grad(total)(parameters, tokens[row], real[row])
+        for name, gradient in expected.items():
+            close(found[name][row], gradient, 1e-3)

@@ -144,18 +144,23 @@ HOSTILE = {
     "three": (GOOD | {"merges.txt": "h e h\n"}, {}, "merges.txt, line 1: 'h e h' is no pair"),
     "merges twice": (GOOD | {"merges.txt": "h e\n\nh e\n"}, {}, "merges.txt, line 3: 'h e' occurs twice"),
     "unknown tokens": (GOOD | {"merges.txt": "h q\n"}, {}, "vocab.json and merges.txt: .*`q`"),
-    "bad bytes": (GOOD | {"merges.txt": b"h \xff\n"}, {}, "merges.txt is not UTF-8"),
+    "bad bytes": (GOOD | {"merges.txt": b"h \xff\n"}, {}, "merges.txt: not UTF-8"),
     "no merges": ({"vocab.json": GOOD["vocab.json"]}, {}, "tokenizer.json, or vocab.json and merges.txt"),
     "no begin": (GOOD, {"cls_token": None}, "missing    cls in vocab.json: it stands around every text"),
     "added beyond": (GOOD, {"added_tokens_decoder": {"99": {"content": "<x>"}}}, "'<x>' at 99, .* has it at 5"),
     "added no token": (GOOD, {"added_tokens_decoder": {"5": {"content": 7}}}, "damaged "),
+    "added twice": (GOOD, {"added_tokens_decoder": {"5": {"content": "<x>"}, "05": {"content": "<y>"}}}, "once"),
+    "added at one place": (GOOD | {"added_tokens.json": '{"<x>": 5, "<y>": 5}'}, {}, "once each"),
+    "added at a half": (GOOD | {"added_tokens.json": '{"<x>": 5.5}'}, {}, "whole numbers as ids"),
+    "added with a word": (GOOD, {"added_tokens_decoder": {"5": {"content": "x", "lstrip": 1}}}, "lstrip = 1"),
+    "special letters": (GOOD, {"additional_special_tokens": "abc"}, "= 'abc'   expected a list of names"),
     "added nothing": (GOOD, {"added_tokens_decoder": {"x": 1}}, "damaged    added tokens"),
     "a word for a switch": (GOOD, {"add_prefix_space": "no"}, "add_prefix_space = 'no' .* expected true or false"),
     "another class": (GOOD, {"tokenizer_class": "CLIPTokenizer"}, "unknown    'CLIPTokenizer' .* known: gpt2"),
     "pieces twice": ({"vocab.txt": WORDS + "a\n"}, BERT, "1 pieces occur twice"),
     "truncated": ({"vocab.txt": WORDS[:20]}, BERT, r"missing    \[SEP\] in vocab.txt"),
     "no words": ({"vocab.txt": ""}, BERT, r"missing    \[UNK\] in vocab.txt"),
-    "words of bytes": ({"vocab.txt": b"\xfe\n"}, BERT, "vocab.txt is not UTF-8"),
+    "words of bytes": ({"vocab.txt": b"\xfe\n"}, BERT, "vocab.txt: not UTF-8"),
     "no class": ({}, {"tokenizer_class": "T5Tokenizer"}, "or tokenizer.model or spiece.model or spm.model"),
 }  # fmt: skip
 
@@ -200,6 +205,8 @@ def table(text):
     return base64.b64encode(sentencepiece.charsmap({"x": text})).decode()
 
 
+ADDED = {"id": 3, "content": "<x>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+         "special": True}  # fmt: skip
 PLAIN = {"type": "BPE", "vocab": {"a": 0, "b": 1, "x": 2}, "merges": []}
 DAMAGED = {
     "five replacements": (sequence(*5 * [replacing({"String": "a"}, 100 * "a")]), r"1e\+10 times as long, 128"),
@@ -236,6 +243,22 @@ DAMAGED = {
     "no pattern": (sequence({"type": "Replace", "content": "a"}), "a part has no 'pattern'"),
     "half a pattern": (sequence(replacing({"Regex": "("}, "a")), "unmatched parenthesis"),
     "pieces of no length": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "FixedLength has no length"),
+    "a text that a form makes longer": (sequence(*2 * [replacing({"Regex": "."}, "\ufdfa"), {"type": "NFKD"}]),
+                                        "324 times as long"),
+    "bytes of bytes": (sequence(*4 * [{"type": "ByteLevel"}]), "256 times as long"),
+    "ideographs": (sequence(*5 * [{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+        "strip_accents": None, "lowercase": False}]), "243 times as long"),
+    "a long pattern": (sequence(replacing({"Regex": 9000 * "a"}, "a")), "9000 characters, 8192 are the limit"),
+    "an id of another token": (dict(added_tokens=[dict(ADDED, id=9)]), "'<x>' has id 9, but the vocabulary .* 3"),
+    "one id for two": (dict(model={**PLAIN, "vocab": {"a": 0, "b": 0}}), "two tokens .* one id"),
+    "a long token": (dict(added_tokens=[dict(ADDED, content=2000 * "x")]), "2000 characters, 1024 are the limit"),
+    "many ids": (around("[X]", "A", **{"[X]": 300 * [0]}), "stands for 300 ids, 256 are the limit"),
+    "no text": (around("[X]", **{"[X]": [0]}), "leaves the text out"),
+    "long words": (dict(model={"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a",
+        "continuing_subword_prefix": "##", "max_input_chars_per_word": 10**9}),
+        "1000000000, expected at most 1024"),
+    "a piece twice": (dict(model={"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["a", 1.0]]}), "twice"),
+    "half a character": (dict(model={**PLAIN, "vocab": {"\ud800": 0}}), "surrogates not allowed"),
     "deep": (sequence(json.loads('{"type":"Sequence","normalizers":[' * 200 + "]}" * 200)), "recursion limit"),
 }  # fmt: skip
 

@@ -219,6 +219,15 @@ def test_models_that_have_no_surprise_are_refused_and_their_mode_stays():
     broken.head.linear.weight.data[3, 5] = math.nan
     with pytest.raises(ValueError, match="logits are NaN"):
         surprise(broken, Bytes(V), "0123")
-    with pytest.raises(ValueError, match="token id 99 is outside the table"):
+    with pytest.raises(ValueError, match="token id 99 is outside the vocabulary"):
         surprise(broken, Bytes(10**6), "0123abc")
     assert broken.training
+
+
+def test_loss_names_an_id_outside_the_vocabulary():
+    logits = torch.zeros(1, 3, 5)
+    for wrong in (5, -7):
+        with pytest.raises(ValueError, match=f"token id {wrong} is outside the vocabulary: expected 0 … 4"):
+            loss(logits, torch.tensor([[0, -100, wrong]]))
+    with pytest.raises(ValueError, match="tokens are a list: expected a tensor"):
+        loss(logits, [[0, 1, 2]])

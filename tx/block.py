@@ -97,9 +97,9 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.zeros(c.n_heads)) if c.sinks else None
         if c.positions == "deberta" and not c.share_position_projection:
             if c.content_position:
-                self.position_key = nn.Linear(c.d_model, c.d_model, bias=c.position_key_bias)
+                self.position_key = nn.Linear(c.d_model, c.n_heads * c.d_head, bias=c.position_key_bias)
             if c.position_content:
-                self.position_query = nn.Linear(c.d_model, c.d_model)
+                self.position_query = nn.Linear(c.d_model, c.n_heads * c.d_head)
         self.scale = c.d_head**-0.5 if c.scale is None else c.scale
         if c.scale_by_layer:
             self.scale = self.scale / (layer + 1)
@@ -121,15 +121,18 @@ class Attention(nn.Module):
         return self.query(x), self.key(x), self.value(x)
 
     def heads(self, x, norm=None):
-        """Clip, norm and split one projection: (B, T, n*d_k) -> (B, n, T, d_k)."""
+        """Clip, norm and split one projection: (B, T, n*d_k) -> (B, n, T, d_k).
+
+        The dtype stays, where autocast would norm in fp32: queries, keys and values have one.
+        """
         c = self.config
         if c.clip_qkv is not None:
             x = x.clamp(-c.clip_qkv, c.clip_qkv)
         if norm is not None and c.qk_norm == "full":
             _check_whole(x, self.d_head, c.n_heads if norm is self.query_norm else c.n_kv_heads)
-            return split_heads(norm(x), x.shape[-1] // self.d_head)  # (B, n, T, d_k)
+            return split_heads(norm(x).to(x.dtype), x.shape[-1] // self.d_head)  # (B, n, T, d_k)
         x = split_heads(x, x.shape[-1] // self.d_head)  # (B, n, T, d_k)
-        return x if norm is None else norm(x)  # (B, n, T, d_k)
+        return x if norm is None else norm(x).to(x.dtype)  # (B, n, T, d_k)
 
     def attend(self, q, k, v, mask, bias=None, return_weights=False):
         """`attention` with this layer's scale, cap, sinks and dropout; `tx.record` asks for the weights, too."""
@@ -186,9 +189,16 @@ def _check_shard(layer, q, k, bias):
 
 # ── feed-forward ─────────────────────────────────────────────────────────────────────────────────
 
-ACTIVATIONS = {
+
+
+def gelu_tanh(x):
+    """GELU with the tanh of GPT-2 in place of the error function."""
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS = {  # functions that have a name, so that a model can be pickled
     "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_tanh": gelu_tanh,
     "relu": F.relu,
     "silu": F.silu,
 }

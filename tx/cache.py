@@ -94,8 +94,6 @@ class Cache:
     def begin(self, n_new):
         """Before a pass of n_new tokens: what one that was interrupted left behind is forgotten.
 
-        Returns how many tokens have gone by.
-
         Raises:
             ValueError: there is no room for so many; a rolling cache after an interrupted pass.
         """
@@ -106,7 +104,6 @@ class Cache:
         if self.unfinished:
             self.cut(self.length)
         self.unfinished = True
-        return self.length
 
     def end(self, n_new):
         """After a pass."""

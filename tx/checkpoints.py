@@ -20,6 +20,8 @@ from .files.settings import read_config, read_settings
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 MOST_EXPERTS = 40_000  # layers times experts: each is an object, even without memory for its weights
+MOST_ROWS = 2**16  # of a table that is computed, to be compared
+FEW = 100  # of these, which cost nothing
 
 
 def load(source, *, dtype=torch.float32, device="cpu"):
@@ -39,7 +41,7 @@ def load(source, *, dtype=torch.float32, device="cpu"):
     _check_device(device)
     path = locate(source)
     tensors = open_tensors(path)
-    model = build(tensors.config, path)
+    model = build(tensors.config, path, len(tensors.names))
     _fill(model, tensors, path, dtype, device)
     model.source_generation = read_settings(path / "generation_config.json")  # ends of a text, say
     return model.eval()
@@ -58,7 +60,7 @@ def outline(source):
         also = f"; the {parts} may be missing in files" if parts else ""
         return model, [f"{source} has no weights to look at: counted is what its config.json describes{also}."]
     tensors = open_tensors(path)
-    model = build(tensors.config, path)
+    model = build(tensors.config, path, len(tensors.names))
     all_parts = _optional(model.config)
     entries, _, found = _match(model, tensors)
     parts = " and no ".join(part for part in all_parts if part not in _optional(model.config))
@@ -89,8 +91,11 @@ def open_tensors(path):
     return SafeTensors(path)
 
 
-def build(values, where="this config"):
-    """The model that a `config.json` (as a dictionary) describes, on the meta device: no memory."""
+def build(values, where="this config", n_tensors=MOST_EXPERTS):
+    """The model that a `config.json` (as a dictionary) describes, on the meta device: no memory.
+
+    n_tensors: in its files, where they are known; layers and experts have one each at least.
+    """
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         problem = f"unknown    model_type = {shown(kind)}   known: {', '.join(sorted(FAMILIES))}"
@@ -100,9 +105,11 @@ def build(values, where="this config"):
         config = family.config(reader)
         if config.causal:
             reader.refuse("is_causal", True)  # the reference asks in every family
-        if config.n_layers * config.n_experts > MOST_EXPERTS:
-            reader.problem("config", "layers times experts", config.n_layers * config.n_experts,
-                           f"expected at most {MOST_EXPERTS}")  # fmt: skip
+        most = MOST_EXPERTS if config.share_layers else min(MOST_EXPERTS, max(FEW, n_tensors))
+        parts = sum(side.n_layers * max(1, side.n_experts) for side in (config, config.encoder) if side)
+        if parts > most:
+            reader.problem("config", "layers times experts", parts, f"expected at most {most}"
+                           + (f", as there are {n_tensors} tensors" if most < MOST_EXPERTS else ""))  # fmt: skip
         if not reader.problems:
             with torch.device("meta"):
                 model = family.model(config)
@@ -258,7 +265,7 @@ def _fill(model, tensors, where, dtype, device):
             parts = pair.split(tensor, [state[name].shape[0] for name in ours], config.n_heads)
             loaded |= {name: part.to(device, dtype).contiguous() for name, part in zip(ours, parts, strict=True)}
     for copy, of in copies.items():
-        if not _is_copy(tensors, found, copy, of):
+        if not _is_copy(tensors, found, copy, of, config.d_model):
             source = found[of] if isinstance(of, str) else f"the {of.__name__}"
             problems.append(f"differs    {found[copy]}   expected a copy of {source}, which the model reads")
     if problems:
@@ -270,13 +277,17 @@ def _fill(model, tensors, where, dtype, device):
         model.tie()
 
 
-def _is_copy(tensors, found, copy, of):
+def _is_copy(tensors, found, copy, of, d_model):
     """Whether a tensor of the file is another one of it, or near what a function of its shape computes."""
+    shape = tensors.shape(found[copy])  # looked at before anything large is read
+    computed = shape[1:] == (d_model,) and shape[0] <= MOST_ROWS
+    if not (shape == tensors.shape(found[of]) if isinstance(of, str) else computed):
+        return False
     tensor = tensors.get(found[copy])
+    if tensor.dtype not in FLOATS:
+        return False
     if isinstance(of, str):
         return torch.equal(tensor, tensors.get(found[of]))
-    if tensor.dtype not in FLOATS or tensor.dim() != 2:
-        return False
     return torch.allclose(tensor.float(), of(tensor.shape), atol=4 * torch.finfo(tensor.dtype).eps)
 
 
@@ -308,13 +319,17 @@ def _match(model, tensors):
 
 
 def _keep_parts(model, entries, found):
-    """Drop the pooler or the masked-LM head where the file has none of it."""
+    """Drop the pooler, the masked-LM head or BART's bias of the head where the file has none of it."""
     for part in ("pooler", "masked_head"):
         own = [theirs for theirs, ours, _ in entries if ours[0].startswith(part)]
         if own and not any(theirs in found for theirs in own):
             setattr(model, part, None)
             model.config = replace(model.config, **{part: False})
             entries = [entry for entry in entries if entry[0] not in own]
+    for entry in [entry for entry in entries if entry[2].layout == "row" and entry[0] not in found]:
+        model.head.linear.bias = None  # files of the bare model lack it, which means zeros
+        model.config = replace(model.config, head_bias=False)
+        entries.remove(entry)
     return entries
 
 

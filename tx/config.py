@@ -117,7 +117,7 @@ class Config:
 
     # ── positions ──
     positions: Literal["learned", "sinusoidal", "rope", "alibi", "t5", "deberta", "none"] = "learned"
-    position_offset: Count = 0  # BART 2; RoBERTa's is pad + 1
+    position_offset: Count = 0  # rows of the learned table; BART 2; RoBERTa's is pad + 1
     positions_skip_pad: Count | None = None  # RoBERTa: id of the pad that is not counted
     rope: Rope | None = None
     rope_window: Rope | None = None  # of the layers with a window, where it differs
@@ -189,7 +189,23 @@ def _check_config(c):
             max(ropes, default=0) > c.d_head,
         "bucket_distance = 0: positions = 'deberta' tell no two distances apart.":
             c.positions == "deberta" and not c.bucket_distance,
+        f"n_kv_heads = {c.n_kv_heads}: positions = 'deberta' need as many as n_heads = {c.n_heads}.":
+            c.positions == "deberta" and c.n_kv_heads != c.n_heads,
+        f"position_offset = {c.position_offset}: positions = {c.positions!r} have no rows to skip.":
+            c.position_offset and c.positions != "learned",
+        "positions_skip_pad: it counts the tokens of one pass, so causal = True, which reads on from a cache, "
+        "cannot have it.": c.positions_skip_pad is not None and c.causal,
+        "share_layers = True: all layers are one, so layer_types and scale_by_layer cannot tell them apart.":
+            c.share_layers and (len(set(c.layer_types)) > 1 or c.scale_by_layer),
+        f"parallel = True: expected norm_place = 'pre', not {c.norm_place!r}.":
+            c.parallel and c.norm_place != "pre",
+        "parallel = True: a layer that reads a memory, too, has no such form; encoder is given.":
+            c.parallel and c.encoder,
+        "residual_after_norm = True: expected norm_place = 'pre' or 'sandwich', and not parallel.":
+            c.residual_after_norm and (c.parallel or c.norm_place not in ("pre", "sandwich")),
         f"d_model = {c.d_model}: expected that of the encoder, too.": (c.encoder or c).d_model != c.d_model,
+        f"vocab_size = {c.vocab_size}: expected that of the encoder, too, which has the same embedding.":
+            c.encoder and not c.encoder.n_mels and c.encoder.vocab_size != c.vocab_size,
         "encoder: it has an encoder of its own.": c.encoder and c.encoder.encoder,
     })  # fmt: skip
 

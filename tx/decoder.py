@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from .stack import Stack, initialise
+from .stack import Stack, check_config, initialise
 
 
 class Head(nn.Module):
@@ -35,13 +35,17 @@ class Decoder(nn.Module):
 
     def __init__(self, config):
         super().__init__()
+        check_config(config, causal=True)
         self.config = config
         self.stack = Stack(config)
         self.head = Head(config, self.stack.embedding)
         initialise(self)
 
     def tie(self):
-        """One matrix for embedding and head, as after loading a file that holds it once."""
+        """One matrix for embedding and head, as in a file that holds it once.
+
+        Call it after `to_empty` and `load_state_dict(assign=True)`, which make two of it.
+        """
         self.head.linear.weight = self.stack.embedding.weight
 
     def forward(self, tokens, mask=None, *, positions=None, cache=None, last=None):

@@ -4,7 +4,7 @@ from torch import nn
 
 from .block import ACTIVATIONS, make_norm
 from .decoder import Head
-from .stack import Stack, initialise
+from .stack import Stack, check_config, initialise
 
 
 class MaskedHead(nn.Module):
@@ -26,11 +26,12 @@ class Encoder(nn.Module):
     """A stack whose tokens see both sides.
 
     Args:
-        config: all switches; `masked_head` and `pooler` say which heads there are.
+        config: all switches, with `causal=False`; `masked_head` and `pooler` say which heads there are.
     """
 
     def __init__(self, config):
         super().__init__()
+        check_config(config, causal=False)
         self.config = config
         self.stack = Stack(config)
         self.masked_head = MaskedHead(config, self.stack.embedding) if config.masked_head else None
@@ -38,7 +39,10 @@ class Encoder(nn.Module):
         initialise(self)
 
     def tie(self):
-        """One matrix for embedding and head, as after loading a file that holds it once."""
+        """One matrix for embedding and head, as in a file that holds it once.
+
+        Call it after `to_empty` and `load_state_dict(assign=True)`, which make two of it.
+        """
         if self.masked_head is not None:
             self.masked_head.head.linear.weight = self.stack.embedding.weight
 

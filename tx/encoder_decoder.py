@@ -6,7 +6,7 @@ from torch import nn
 
 from .decoder import Head, _check_last
 from .masks import padding
-from .stack import Stack, initialise
+from .stack import Stack, check_config, initialise
 
 
 class AudioFront(nn.Module):
@@ -28,11 +28,12 @@ class EncoderDecoder(nn.Module):
     """One stack reads the source from both sides, the other writes, and looks at what was read.
 
     Args:
-        config: of the decoder; `config.encoder` is the encoder's.
+        config: of the decoder; `config.encoder` is the encoder's, with `causal=False`.
     """
 
     def __init__(self, config):
         super().__init__()
+        check_config(config, causal=True, two=True)
         self.config = config
         hears = config.encoder.n_mels
         self.front = AudioFront(hears, config.encoder.d_model) if hears else None
@@ -43,7 +44,10 @@ class EncoderDecoder(nn.Module):
         initialise(self)
 
     def tie(self):
-        """One matrix for embedding and head, as after loading a file that holds it once."""
+        """One matrix for embedding and head, as in a file that holds it once.
+
+        Call it after `to_empty` and `load_state_dict(assign=True)`, which make two of it.
+        """
         self.head.linear.weight = self.decoder.embedding.weight
 
     def forward(self, source, target, source_mask=None, target_mask=None):

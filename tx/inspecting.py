@@ -7,6 +7,7 @@
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import nn
 
@@ -80,28 +81,43 @@ def _attentions(stack):
 def _watch(stack, seen, undo):
     """Let a stack's layers leave in `seen` what they do, until `undo` is closed."""
 
+    in_pass = False  # a checkpointed layer computes again in the backward pass, which is none of the stack's
+
+    def begin(stack, given):
+        nonlocal in_pass
+        in_pass = True
+        seen.begin()
+
+    def end(stack, given, x):
+        nonlocal in_pass
+        in_pass = False
+
+    def keep(kept, x):
+        if in_pass:
+            kept.append(x)
+
     def before(block, given):
         if not seen.hidden:
-            seen.hidden.append(given[0])  # (B, T, D)
+            keep(seen.hidden, given[0])  # (B, T, D)
 
     def after(block, given, x):
-        seen.hidden.append(x)  # (B, T, D)
+        keep(seen.hidden, x)  # (B, T, D)
 
-    hooks = [stack.register_forward_pre_hook(lambda *_: seen.begin())]
+    hooks = [stack.register_forward_pre_hook(begin), stack.register_forward_hook(end, always_call=True)]
     for block in stack.blocks:
         hooks += [block.register_forward_pre_hook(before), block.register_forward_hook(after)]
     for hook in hooks:
         undo.callback(hook.remove)
     for layer in _attentions(stack):
         kept = seen.cross_attention if isinstance(layer, CrossAttention) else seen.attention
-        layer.attend = _keeping(kept, layer.attend)  # on this object, before its class
+        layer.attend = _keeping(partial(keep, kept), layer.attend)  # on this object, before its class
         undo.callback(delattr, layer, "attend")
 
 
-def _keeping(kept, attend):
+def _keeping(keep, attend):
     def keeping(q, k, v, mask, bias=None):
         out, weights = attend(q, k, v, mask, bias, return_weights=True)  # (B, H, T, d_v), (B, H, T, S)
-        kept.append(weights)
+        keep(weights)
         return out
 
     return keeping

@@ -16,6 +16,9 @@ The functions `to_…` speak other people's conventions, one function each.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Integral
+from typing import Any
 
 import torch
 
@@ -29,7 +32,8 @@ class Mask:
             other go in (batch row, query head, absolute positions of query and key).
         label: the expression that made the mask, for `repr`.
         parts: the conjunction of known parts, as (kind, value) pairs: (("causal", None),
-            ("window", 4)); a disjunction or a bare predicate is a part of its own.
+            ("window", 4)); a disjunction or a bare predicate is a part of its own. Unless given,
+            nothing is known but the predicate.
         q_pos: positions of the queries (T,) or (B, T); None = bottom-right aligned.
         k_pos: positions of the keys (S,) or (B, S); None = 0 … S-1.
         span: first position and the one after the last, where they are known without asking a device.
@@ -37,10 +41,14 @@ class Mask:
 
     keep: Callable
     label: str
-    parts: tuple = ()
+    parts: Any = None
     q_pos: torch.Tensor | None = None
     k_pos: torch.Tensor | None = None
     span: tuple[int, int] | None = None
+
+    def __post_init__(self):
+        if self.parts is None:
+            object.__setattr__(self, "parts", (("predicate", self.keep),))
 
     def __repr__(self):
         return self.label if self.q_pos is None else f"({self.label}).at(q_pos, k_pos)"
@@ -85,10 +93,7 @@ class Mask:
 
     def select(self, rows):
         """The same mask for a batch made of these rows of it, in this order. rows (R,) integers."""
-
-        def keep(b, h, q_pos, k_pos):
-            return self.keep(rows[b], h, q_pos, k_pos)
-
+        keep = partial(_of_rows, self.keep, rows)
         q_pos, k_pos = (x if x is None or x.dim() == 1 else _rows(x, rows) for x in (self.q_pos, self.k_pos))
         return Mask(keep, self.label, _select_parts(self.parts, rows), q_pos, k_pos, self.span)
 
@@ -122,9 +127,7 @@ class Mask:
         """What is left to compute for T queries and S keys: "nothing" hidden, "causal", "dense"."""
         narrow = torch.compiler.is_compiling()  # a graph holds for every S, so a window may hide something
         wide = [kind for kind, value in self.parts if kind != "window" or narrow or value < S]
-        if not self.parts and self.q_pos is None:
-            return "nothing"
-        if self.q_pos is not None or T > S or set(wide) - {"causal"}:
+        if self.q_pos is not None or self.parts and T > S or set(wide) - {"causal"}:
             return "dense"
         if T == 1 or not wide:
             return "nothing"
@@ -133,7 +136,7 @@ class Mask:
 
 def everything():
     """Bidirectional: every query sees every key, as in BERT."""
-    return Mask(lambda b, h, q_pos, k_pos: k_pos >= 0, "everything()")
+    return Mask(lambda b, h, q_pos, k_pos: k_pos >= 0, "everything()", ())
 
 
 def causal():
@@ -163,6 +166,7 @@ def prefix(n):
 
     n: a number, or one a row, (B,).
     """
+    _check_prefix(n)
     if isinstance(n, torch.Tensor) and n.dim():
         return Mask(
             lambda b, h, q_pos, k_pos: k_pos < n[b], "prefix(n)", (("prefix", n.view(-1, 1)),)
@@ -185,7 +189,8 @@ def padding(real):
 
 def documents(ids):
     """Packed documents: a query sees the keys of its own document. ids (B, S) or (S,), integers."""
-    ids = ids[None] if ids.dim() == 1 else ids  # (B, S)
+    if isinstance(ids, torch.Tensor) and ids.dim() == 1:
+        ids = ids[None]  # (1, S)
     _check_table("documents", "ids", ids)
 
     def keep(b, h, q_pos, k_pos):
@@ -286,9 +291,15 @@ def _rows(table, rows):
     return table[rows] if len(table) > 1 else table
 
 
+def _of_rows(keep, rows, b, h, q_pos, k_pos):
+    """The predicate of a batch made of these rows; a function of this module, so that it can be pickled."""
+    return keep(rows[b], h, q_pos, k_pos)
+
+
 def _select_parts(parts, rows):
     return tuple(
         (kind, tuple(_select_parts(side, rows) for side in value)) if kind == "either"
+        else (kind, partial(_of_rows, value, rows)) if kind == "predicate"
         else (kind, _rows(value, rows) if isinstance(value, torch.Tensor) else value)
         for kind, value in parts
     )  # fmt: skip
@@ -306,8 +317,14 @@ def _same_positions(one, other):
 
 
 def _check_window(W):
-    if W < 1:
-        raise ValueError(f"window({W}): a window counts the query itself, so W is at least 1.")
+    if not isinstance(W, Integral) or W < 1:
+        raise ValueError(f"window({W!r}): a window counts the query itself, so W is a whole number, at least 1.")
+
+
+def _check_prefix(n):
+    table = isinstance(n, torch.Tensor) and n.dim() < 2 and not n.is_floating_point()
+    if not (table or isinstance(n, Integral)):
+        raise ValueError(f"prefix({n!r}): expected a whole number of keys, or a tensor of them, one a row (B,).")
 
 
 def _check_table(name, argument, table):

@@ -66,7 +66,8 @@ class Learned(Positions):
 
     def embed(self, positions, dtype=None):
         """positions (B or 1, T) -> (B or 1, T, D)."""
-        return look_up("learned position", self.table, positions, -self.offset)  # (B or 1, T, D)
+        what = "position {} is outside the learned table"
+        return look_up(self.table, positions, what, -self.offset)  # (B or 1, T, D)
 
 
 class Sinusoidal(Positions):
@@ -329,7 +330,7 @@ def build(config):
     scheme = {
         "none": lambda: Positions(),
         "learned": lambda: Learned(c.max_positions, c.d_embedding, c.position_offset),
-        "sinusoidal": lambda: Sinusoidal(c.d_model),
+        "sinusoidal": lambda: Sinusoidal(c.d_embedding),
         "alibi": lambda: Alibi(c.n_heads),
         "t5": lambda: T5Bias(c.buckets, c.bucket_distance, c.n_heads, not c.causal),
         "deberta": lambda: Disentangled(
@@ -348,21 +349,23 @@ def _check_buckets(n_buckets, max_distance):
         )
 
 
-def look_up(what, table, ids, first=0):
+def look_up(table, ids, what, first=0):
     """Rows of an embedding (n, D) for ids (B, T) that count from `first` -> (B, T, D).
 
     The CPU notices by itself an id that the table has not. Another device would break, so there the ids are
     looked at before, which waits for it; a single token, mostly the model's own choice, is not worth the wait.
 
+    what: of an id outside the table, with {} for it, such as "token id {} is outside the vocabulary".
+
     Raises:
         ValueError: an id outside the table.
     """
     if not ids.is_cpu and ids.shape[-1] > 1 and readable(ids):
-        _check_ids(what, table, ids, first)
+        _check_ids(table, ids, what, first)
     try:
         return table(ids - first if first else ids)  # (B, T, D)
     except IndexError:
-        _check_ids(what, table, ids, first)
+        _check_ids(table, ids, what, first)
         raise
 
 
@@ -371,7 +374,7 @@ def readable(x):
     return not (torch.compiler.is_compiling() or x.is_meta)
 
 
-def _check_ids(what, table, ids, first):
+def _check_ids(table, ids, what, first):
     low, high, last = int(ids.min()), int(ids.max()), first + table.num_embeddings - 1
     if not first <= low <= high <= last:
-        raise ValueError(f"{what} {high if high > last else low} is outside the table: expected {first} … {last}.")
+        raise ValueError(f"{what.format(high if high > last else low)}: expected {first} … {last}.")

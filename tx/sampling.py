@@ -33,10 +33,12 @@ def penalise(logits, tokens, penalty, real=None):
     _check_logits(logits)
     _check_setting("repetition_penalty", penalty)
     _check_said(tokens, real, len(logits))
-    B, V = logits.shape
-    said = tokens if real is None else tokens.masked_fill(~real, V)  # (B, T)
-    seen = torch.zeros(B, V + 1, dtype=torch.bool, device=logits.device)  # (B, V+1)  padding is V
-    seen = seen.scatter(1, said.long(), True)[:, :V]  # (B, V)
+    counts = (torch.ones_like(tokens) if real is None else real).long()  # (B, T)  padding counts for nothing
+    try:
+        seen = torch.zeros_like(logits, dtype=torch.long).scatter_add(1, tokens.long(), counts) > 0  # (B, V)
+    except RuntimeError as error:  # the CPU notices an id beyond the end by itself
+        low, high = int(tokens.min()), int(tokens.max())
+        raise ValueError(f"tokens {low} … {high}: expected ids, 0 … {logits.shape[1] - 1}.") from error
     weaker = torch.where(logits > 0, logits / penalty, logits * penalty)  # (B, V)
     return torch.where(seen, weaker, logits)  # (B, V)
 
@@ -339,7 +341,7 @@ _SETTINGS = {  # name: (type, in words, which values, in words)
 
 def _check_setting(name, value):
     kind, in_words, right, expected = _SETTINGS[name]
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{name} = {value!r}: expected {in_words}.")
     if not right(value):
         raise ValueError(f"{name} = {value}: expected {expected}.")
@@ -358,6 +360,8 @@ def check_settings(max_new_tokens, temperature, top_k, top_p, min_p, repetition_
     _check_choice(temperature, top_k, top_p, min_p)
     _check_setting("repetition_penalty", repetition_penalty)
     _check_setting("beams", beams)
+    if on_token is not None and not callable(on_token):
+        raise ValueError(f"on_token = {on_token!r}: expected a function of tokens and step, or None.")
     if beams > 1 and temperature > 0:
         raise ValueError(f"beams = {beams} with temperature = {temperature}: beam search does not draw.")
     if beams > 1 and on_token is not None:
@@ -385,11 +389,14 @@ def _check_finite(logits, broken, step=None):
 
 
 def _check_said(tokens, real, B):
+    if not isinstance(tokens, torch.Tensor):
+        raise ValueError(f"tokens are a {type(tokens).__name__}: expected a tensor of ids (B, T).")
     if tokens.dim() != 2 or len(tokens) != B or tokens.dtype not in (torch.int64, torch.int32):
         raise ValueError(
             f"tokens {tuple(tokens.shape)} of {tokens.dtype}: expected ids (B, T), B = {B} as of the logits."
         )
-    check_real(real, B, tokens.shape[1])
+    if real is not None:
+        check_real(real, B, tokens.shape[1])
 
 
 def _check_search(tokens, n_new, beams, eos, pad, penalty):

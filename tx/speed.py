@@ -29,7 +29,7 @@ class Linear(nn.Module):
         self.bias = bias  # (N,)
 
     def forward(self, x):
-        if x.numel() != self.weight.shape[1]:
+        if x.numel() != self.weight.shape[1] or torch.is_autocast_enabled(x.device.type):  # which leaves mv alone
             return F.linear(x, self.weight, self.bias)  # (..., N)
         row = torch.mv(self.weight, x.reshape(-1))  # (N,)
         row = row if self.bias is None else row + self.bias  # (N,)
@@ -77,7 +77,8 @@ def fuse(model):
     """Prepare a model for inference, in place: the same numbers from fewer and faster products.
 
     Query, key and value become one matrix, gate and up another. The parameters have other names then and
-    want no gradient: train and save before. Returns the model.
+    want no gradient: train and save before. What is more than an `nn.Linear`, a layer of LoRA, a quantised one
+    or one with hooks, stays as it is. Returns the model.
     """
     for module in model.modules():
         # a shared projection turns positions into keys and queries, too; cross-attention has two sources
@@ -87,14 +88,22 @@ def fuse(model):
             _join(module, FusedFeedForward, "gate", "up")
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
+            if _is_plain(child):
                 setattr(module, name, Linear(child.weight, child.bias))
     return model.requires_grad_(False)
 
 
+def _is_plain(layer):
+    """Whether a layer is its weight and bias and nothing else, such as a subclass or somebody's hooks."""
+    return type(layer) is nn.Linear and not layer._forward_pre_hooks and not layer._forward_hooks
+
+
 def _join(module, kind, *names):
-    """Make a module one of this kind: its layers of these names become one, `joined`."""
-    module.joined = Joined(*(getattr(module, name) for name in names))
+    """Make a module one of this kind: its layers of these names become one, `joined`, where all are plain."""
+    layers = [getattr(module, name) for name in names]
+    if not all(map(_is_plain, layers)):
+        return
+    module.joined = Joined(*layers)
     for name in names:
         delattr(module, name)
     module.__class__ = kind

@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from .block import Block, Flow, View, make_norm
+from .config import Config
 from .masks import as_mask, causal, everything, padding, window
 from .positions import build, look_up, readable
+
+IDS = "token id {} is outside the vocabulary"
 
 
 class Stack(nn.Module):
@@ -45,7 +48,8 @@ class Stack(nn.Module):
         Args:
             tokens: ids, or vectors that are embedded already (Whisper's encoder).
             mask: (B, S) with True = a real token (S counts the cache's past), or a `tx.Mask`.
-            positions: (B or 1, T); counted from the mask unless given.
+            positions: (B or 1, T); counted from the mask unless given. Schemes that add to the scores
+                go by the place in the row instead.
             segments: (B, T) token types, zeros unless given.
             cache: what earlier passes left behind.
             memory: what cross-attention reads, (B, N, D).
@@ -82,12 +86,12 @@ class Stack(nn.Module):
     def _embed(self, tokens, positions, segments):
         """Everything that is added up before the first block: (B, T) -> (B, T, D)."""
         c = self.config
-        x = tokens if tokens.is_floating_point() else look_up("token id", self.embedding, tokens)  # (B, T, E)
+        x = tokens if tokens.is_floating_point() else look_up(self.embedding, tokens, IDS)  # (B, T, E)
         if c.embedding_scale is not None:
             x = x * torch.tensor(c.embedding_scale, dtype=x.dtype)  # (B, T, E)  rounded as x is
         if self.segments is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments  # (B, T)
-            x = x + look_up("segment", self.segments, segments)  # (B, T, E)
+            x = x + look_up(self.segments, segments, "segment {} is outside the table")  # (B, T, E)
         placed = self.schemes["full"].embed(positions, x.dtype)  # (B or 1, T, E)  or None
         x = x if placed is None else x + placed  # (B, T, E)
         return self.projection(self.dropout(self.embedding_norm(x)))  # (B, T, D)
@@ -99,8 +103,8 @@ class Stack(nn.Module):
             return own
         if not isinstance(mask, torch.Tensor):
             return as_mask(mask)
-        if not past and readable(mask) and bool(mask.all()):
-            return own  # it hides nothing, and a dense mask would cost the fast path
+        if not past and _hides_nothing(mask):
+            return own  # a dense mask would cost the fast path
         return own & padding(mask)
 
     def _view(self, kind, x, mask, positions, slots, cache):
@@ -147,6 +151,14 @@ def initialise(model):
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────
 
 
+def _hides_nothing(mask):
+    """Whether a mask of real tokens is all True, as far as that can be known: inside `vmap` nobody may look."""
+    try:
+        return readable(mask) and bool(mask.all())
+    except RuntimeError:
+        return False
+
+
 def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
     """What goes in fits together, by its shape and kind. -> how many tokens have gone by"""
     c = stack.config
@@ -168,6 +180,30 @@ def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
     return past
 
 
+def check_config(config, causal, two=False):
+    """ValueError unless config is that of a model whose tokens are causal or not, with one stack or two."""
+    if not isinstance(config, Config):
+        raise ValueError(f"config is a {type(config).__name__}: expected a tx.Config.")
+    if (config.encoder is not None) != two:
+        expected = "the Config of the other stack" if two else "None in a model of one stack"
+        raise ValueError(f"encoder = {config.encoder}: expected {expected}.")
+    if config.n_mels:
+        raise ValueError(f"n_mels = {config.n_mels}: only the encoder of an EncoderDecoder hears.")
+    if causal and config.d_embedding != config.d_model:
+        raise ValueError(
+            f"d_embedding = {config.d_embedding}: expected d_model = {config.d_model}, which the head reads; "
+            "the head of an Encoder alone leads back."
+        )
+    if config.causal != causal:
+        seen = "the past" if causal else "both sides"
+        raise ValueError(f"causal = {config.causal}: expected {causal}, these tokens see {seen}.")
+    other = config.encoder
+    if other is not None and other.causal:
+        raise ValueError("encoder.causal = True: expected False, its tokens see both sides.")
+    if other is not None and not other.n_mels and other.d_embedding != config.d_embedding:
+        raise ValueError(f"encoder.d_embedding = {other.d_embedding}: expected {config.d_embedding}, as here.")
+
+
 def check_tokens(tokens, config):
     """ValueError unless tokens are ids (B, T), or vectors (B, T, D) that are embedded already."""
     if not isinstance(tokens, torch.Tensor):
@@ -187,8 +223,8 @@ def check_tokens(tokens, config):
 
 
 def check_real(real, B, S):
-    """ValueError unless real says of every token, those of the cache included, whether it is one."""
-    if real.dtype != torch.bool or real.shape != (B, S):
+    """ValueError unless real is None, or says of every token, those of the cache included, whether it is one."""
+    if real is not None and (real.dtype != torch.bool or real.shape != (B, S)):
         raise ValueError(
             f"mask {tuple(real.shape)} of {real.dtype}: expected booleans (B, S) = {(B, S)}, True = a real "
             "token, the tokens of the cache included."
@@ -196,6 +232,8 @@ def check_real(real, B, S):
 
 
 def _check_numbers(name, x, *shapes):
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{name} are a {type(x).__name__}: expected a tensor {tuple(shapes[-1])}.")
     if x.dtype not in (torch.int64, torch.int32) or x.shape not in shapes:
         expected = " or ".join(str(tuple(shape)) for shape in reversed(shapes))
         raise ValueError(f"{name} {tuple(x.shape)} of {x.dtype}: expected int64 or int32, {expected}.")
@@ -217,14 +255,17 @@ def _check_cache(cache, config, B):
 
 def _check_turned(schemes, cache, mask, T):
     """Keys in the cache and new queries have the same tables; padding counts for no length."""
+
+    def same(before, after):
+        return all(scheme.same_tables(before, after) for scheme in schemes)
+
     before, after = cache.longest, cache.length + T
-    same = lambda before: all(scheme.same_tables(before, after) for scheme in schemes)
-    if torch.compiler.is_compiling() or same(0):  # no text up to so long has other tables, padded or not
+    if torch.compiler.is_compiling() or same(0, after):  # no text up to so long has other tables, padded or not
         return
-    if isinstance(mask, torch.Tensor):
+    if isinstance(mask, torch.Tensor):  # looked at last: it waits for the device
         before -= int((~mask[:, :before]).sum(1).min())
         after -= int((~mask).sum(1).min())
-    if not same(before):
+    if not same(before, after):
         raise ValueError(
             f"the cache was filled with the RoPE frequencies of a text of {before} tokens, and one of {after} has "
             "others: read the whole text again, with an empty cache."
@@ -233,7 +274,8 @@ def _check_turned(schemes, cache, mask, T):
 
 def _check_memory(memory, B, d_model):
     expected = f"expected (B, N, D) with B = {B}, D = {d_model}"
-    if memory is None:
-        raise ValueError(f"memory is None: these layers read one, {expected}.")
+    if not isinstance(memory, torch.Tensor):
+        found = "None" if memory is None else f"a {type(memory).__name__}"
+        raise ValueError(f"memory is {found}: these layers read one, {expected}.")
     if memory.dim() != 3 or len(memory) != B or memory.shape[-1] != d_model:
         raise ValueError(f"memory {tuple(memory.shape)}: {expected}.")

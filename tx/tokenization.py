@@ -83,15 +83,22 @@ class Tokenizer:
         """Ids of one text to that text; special tokens are left out unless asked for.
 
         Raises:
-            ValueError: no row of whole numbers from 0.
+            ValueError: no row of whole numbers from 0, or the tokenizer fails on them.
         """
+        from .files.tokenizer_json import built
+
         _check_flags(special=special)
         try:
             row = [operator.index(id) for id in (ids.tolist() if isinstance(ids, torch.Tensor) else list(ids))]
-            return self.backend.decode(row, skip_special_tokens=not special)
+            if not all(0 <= id < 2**32 for id in row):
+                raise OverflowError
         except (TypeError, OverflowError) as error:
             raise ValueError(f"ids = {ids!r:.80}: expected the ids of one text, whole numbers from 0; "
                              "decode a batch row by row.") from error  # fmt: skip
+        try:
+            return built(self.backend.decode, row, skip_special_tokens=not special)
+        except ValueError as error:
+            raise ValueError(f"ids = {ids!r:.80} cannot be decoded: {error}") from error
 
     def id(self, token):
         """The id of a token by its name, such as "<|im_end|>"."""

@@ -37,9 +37,12 @@ def loss(logits, tokens, mask=None, *, label_smoothing=0.0, reduction="mean"):
     if mask is not None:
         targets = targets.masked_fill(~(mask[:, :-1] & mask[:, 1:]), -100)  # (B, T-1)  -100 is what F ignores
     wide = logits[:, :-1].to(torch.promote_types(logits.dtype, torch.float32))  # (B, T-1, V)
-    total = F.cross_entropy(
-        wide.flatten(0, 1), targets.flatten(), reduction="sum", label_smoothing=label_smoothing
-    )  # ()
+    wide, targets = wide.flatten(0, 1), targets.flatten()  # (N, V), (N,)
+    try:
+        total = F.cross_entropy(wide, targets, reduction="sum", label_smoothing=label_smoothing)  # ()
+    except IndexError:
+        _check_targets(targets, wide.shape[1])
+        raise
     count = (targets != -100).sum()  # ()
     if reduction == "sum":
         return total, count  # (), ()
@@ -136,7 +139,18 @@ def surprise(model, tokenizer, text, *, context=None, stride=None):
     return Surprise(nats, len(ids) - 1, n_bytes)
 
 
+def _check_targets(targets, V):
+    counted = targets[targets != -100]  # (n,)
+    low, high = int(counted.min()), int(counted.max())
+    if not 0 <= low <= high < V:
+        wrong = high if high >= V else low
+        raise ValueError(f"token id {wrong} is outside the vocabulary: expected 0 … {V - 1}, or -100 for none.")
+
+
 def _check_loss(logits, tokens, mask, label_smoothing, reduction):
+    for name, x in (("logits", logits), ("tokens", tokens)):
+        if not isinstance(x, torch.Tensor):
+            raise ValueError(f"{name} are a {type(x).__name__}: expected a tensor.")
     shapes = f"  logits {tuple(logits.shape)}   tokens {tuple(tokens.shape)}"
     if logits.dim() != 3 or not logits.is_floating_point():
         raise ValueError(f"logits of {logits.dtype}: expected floating-point numbers (B, T, V).\n{shapes}")

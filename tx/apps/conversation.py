@@ -8,6 +8,7 @@ the answers are those of a model that had read everything from the start.
 import torch
 
 from ..cache import Cache
+from ..files.errors import shown
 from ..sampling import generate, same_tables
 
 PIECE = 256  # tokens read at a time, so that reading can be watched and interrupted
@@ -131,11 +132,13 @@ def ends(model, tokenizer):
         ValueError: what the files name is no id.
     """
     found = {id for role in ("eos", "eot", "eom") if (id := tokenizer.special.get(role)) is not None}
+    size = model.config.vocab_size
     for name in ("source_config", "source_generation"):
         given = getattr(model, name, {}).get("eos_token_id")
         for id in given if isinstance(given, list) else [] if given is None else [given]:
-            if not isinstance(id, int) or isinstance(id, bool):
-                raise ValueError(f"eos_token_id = {given!r:.80} in the model's files: expected an id, or several.")
+            if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < size:
+                raise ValueError(f"eos_token_id = {shown(given)} in the model's files: expected an id, or more, "
+                                 f"0 … {size - 1}.")  # fmt: skip
             found.add(id)
     return found
 

@@ -7,6 +7,8 @@ import threading
 import time
 from contextlib import contextmanager
 
+MOST_TEXT = 2**24  # characters that are read at once; a device or a pipe may have no end
+
 
 @contextmanager
 def waiting(what):
@@ -87,23 +89,25 @@ def listen(method):
 
 
 def characters(read, name):
-    """The text that `read()` gives, without a byte order mark in front.
+    """The text that `read(at most so many characters)` gives, without a byte order mark in front.
 
     Bytes that are no UTF-8 fail to decode in a file; from a pipe or the command line they may come as half
     characters, which no tokenizer takes.
     """
     try:
-        text = read()
+        text = read(MOST_TEXT + 1)
         text.encode()
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else len(text[: error.start].encode())
         raise ValueError(f"{name} is no text in UTF-8: byte {start} cannot be read.") from error
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"{name} has more than {MOST_TEXT:,} characters, which are the limit.")
     return text.removeprefix("\ufeff")
 
 
 def check_text(text, name):
     """Refuse a text of the command line that has bytes which are no UTF-8."""
-    characters(lambda: text, name)
+    characters(lambda most: text, name)
 
 
 # ── options of the commands that write ───────────────────────────────────────────────────────────

@@ -100,7 +100,7 @@ PARTS = (
     Part("attention", ("attend", "batched_attention"), "block.attention", _attention),
     Part("splitting heads", ("split_heads",), "block.split_heads"),
     Part("merging heads", ("merge_heads",), "block.merge_heads"),
-    Part("the causal mask", ("causal_mask",), "block.causal", _causal),
+    Part("the causal mask", ("causal_mask",), "stack.causal", _causal),
 )
 
 

@@ -84,7 +84,7 @@ FAMILIES = {
                          OTHER_HEADS),
     "modernbert": Family(encoders.modernbert, encoders.MODERNBERT, Encoder, ("model.",)),
     "t5": Family(encoder_decoders.t5, encoder_decoders.t5_names, EncoderDecoder, copies=T5_COPIES),
-    "mt5": Family(encoder_decoders.mt5, encoder_decoders.t5_names, EncoderDecoder, copies=T5_COPIES),
+    "mt5": Family(encoder_decoders.mt5, encoder_decoders.mt5_names, EncoderDecoder, copies=T5_COPIES),
     "bart": Family(encoder_decoders.bart, encoder_decoders.BART, EncoderDecoder, ("model.",), BART_COPIES),
     "marian": Family(encoder_decoders.marian, encoder_decoders.BART, EncoderDecoder, ("model.",),
                      {**BART_COPIES, **SINUSOIDS}),

@@ -44,8 +44,11 @@ def t5_gated(values):
 
 
 def mt5(r):
-    r.assume(vocab_size=250112, num_layers=8, num_heads=6, d_ff=1024, feed_forward_proj="gated-gelu")
+    r.assume(vocab_size=250112, num_layers=8, num_heads=6, d_ff=1024, feed_forward_proj=MT5_FEED_FORWARD)
     return t5(r, scaled=False)
+
+
+MT5_FEED_FORWARD = "gated-gelu"
 
 
 def t5_stack(side, last):
@@ -78,6 +81,10 @@ def t5_names(values):
                      if not pair.theirs.endswith(wrong)]  # fmt: skip
 
 
+def mt5_names(values):
+    return t5_names({"feed_forward_proj": MT5_FEED_FORWARD, **values})
+
+
 def bart(r, **other):
     """BART; Marian and Whisper say in `other` where they differ."""
     r.alias(hidden_size="d_model", num_attention_heads="encoder_attention_heads",
@@ -105,7 +112,7 @@ def bart(r, **other):
 def marian(r):
     r.assume(vocab_size=58101)
     r.refuse("share_encoder_decoder_embeddings", True)
-    return bart(r, positions="sinusoidal", embedding_norm=False)
+    return bart(r, positions="sinusoidal", position_offset=0, embedding_norm=False)
 
 
 def sinusoids(shape):

@@ -123,6 +123,7 @@ def deberta(r, **other):
     if not isinstance(kinds, list) or any(kind not in ("c2p", "p2c") for kind in kinds):
         r.problem("unknown", "pos_att_type", kinds, "known: c2p, p2c")
         kinds = []
+    kinds = set(kinds)  # one named twice counts once
     longest = r.number("max_position_embeddings", 512)
     span = r("max_relative_positions", -1)
     d, h = r.number("hidden_size", 768), r.number("num_attention_heads", 12)

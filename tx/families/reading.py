@@ -103,7 +103,7 @@ class Reader:
             self.refuse("partial_rotary_factor", 1.0)
             given.refuse("partial_rotary_factor", 1.0)
         else:
-            width = int(width * given("partial_rotary_factor", self(*share)))
+            width = int(width * given("partial_rotary_factor", float(self(*share))))
         longest = self.number("max_position_embeddings", 2048)
         original = given.number("original_max_position_embeddings", longest)
         if scaling == "dynamic":
@@ -121,7 +121,7 @@ class Reader:
         if values["magnitude"] is None and over and under and values["factor"] > 1:
             grown = 0.1 * math.log(values["factor"])
             values["magnitude"] = (grown * over + 1.0) / (grown * under + 1.0)
-        base = given("rope_theta", self(base_key, float(base)))
+        base = given("rope_theta", float(self(base_key, float(base))))
         self.problems = list(dict.fromkeys(self.problems + given.problems + top.problems))
         if self.problems:
             return Rope(base=1e4, width=2)  # refused all the same

@@ -40,13 +40,16 @@ WORDS = {
     "scale_attn_weights": lambda c: c.scale is None, "scale_attn_by_inverse_layer_idx": lambda c: c.scale_by_layer,
     "query_pre_attn_scalar": lambda c: round(c.scale**-2) if c.scale else c.d_head,
     "attn_logit_softcapping": lambda c: c.softcap, "final_logit_softcapping": lambda c: c.logit_softcap,
-    "attn_config": lambda c: dict(softmax_scale=c.scale, clip_qkv=c.clip_qkv, attn_pdrop=c.attention_dropout),
+    "attn_config": lambda c: dict(  # the reference minds the types here: a limit of 8.0, a dropout of 0
+        softmax_scale=c.scale and float(c.scale), clip_qkv=c.clip_qkv and float(c.clip_qkv),
+        attn_pdrop=c.attention_dropout or 0),
     "use_sliding_window": lambda c: c.window is not None, "sliding_window": lambda c: c.window,
     "local_attention": lambda c: 2 * (c.window or 65) - 2,
     "layer_types": lambda c: [f"{'sliding' if kind == 'window' else 'full'}_attention" for kind in c.layer_types],
     "use_parallel_residual": lambda c: c.parallel,
     "apply_residual_connection_post_layernorm": lambda c: c.residual_after_norm,
     # positions
+    "rotary_pct": lambda c: c.rope.width / c.d_head,
     "rope_parameters": lambda c: _rope(c.rope, c) if c.rope_window is None else {
         "full_attention": _rope(c.rope, c), "sliding_attention": _rope(c.rope_window, c)},
     "relative_attention_num_buckets": lambda c: c.buckets,
@@ -84,11 +87,13 @@ def _rope(rope, c):
 def written(kind, family, config):
     """The `config.json` of this family that means `config`, or None where it has no words for it."""
     values = {"model_type": kind, "pad_token_id": config.positions_skip_pad}  # a default may lie outside the ids
+    # no window: null, said beside layer_types, is none that the reference takes
+    words = WORDS.keys() - ({"sliding_window"} if config.window is None else set())
     try:
         while True:  # what is asked for may depend on what is there
             reader = Reader(values)
             back = family.config(reader)
-            new = {key: WORDS[key](config) for key in (reader.asked & WORDS.keys()) - values.keys()}
+            new = {key: WORDS[key](config) for key in (reader.asked & words) - values.keys()}
             if not new:
                 break
             values |= new

@@ -14,11 +14,13 @@ from itertools import islice
 
 from jinja2 import Template, TemplateError, nodes, pass_context, pass_environment
 from jinja2.ext import Extension, loopcontrols
-from jinja2.filters import make_attrgetter
-from jinja2.runtime import LoopContext, Macro
+from jinja2.filters import do_round, make_attrgetter
+from jinja2.runtime import BlockReference, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
+
+from .errors import shown, told
 
 LONGEST = 2**17  # characters of a template
 STEPS = 2**20  # parts of a template evaluated, items looked at
@@ -39,11 +41,15 @@ METHODS = {  # of built-in types, what a template may use; `translate` and `enco
     int: {"bit_length", "real", "imag", "numerator", "denominator", "is_integer"},
     float: {"real", "imag", "is_integer", "hex"},
 }  # fmt: skip
+EACH = {  # filters that look at every character of a text, as at the items of a list
+    "list", "sort", "unique", "batch", "slice", "map", "select", "reject", "selectattr", "rejectattr", "groupby",
+    "sum", "min", "max", "join", "reverse", "title",
+}  # fmt: skip
 UNBOUNDED = ("urlize", "wordwrap")  # filters that are not there
 # Filters that make more than they get: how often their arguments may occur in it, a number n as n characters.
 OFTEN = {
     "indent": lambda text: str(text).count("\n") + 1, "center": lambda text: 1, "batch": lambda items: 1,
-    "slice": lambda items: 1, "round": lambda number: 1, "truncate": lambda text: 1,
+    "slice": lambda items: 1, "truncate": lambda text: 1,
 }  # fmt: skip
 # In a format, a width or precision of four digits or more, or one that is a value itself.
 WIDE = {
@@ -76,12 +82,12 @@ def render(template, messages, **variables):
         program = Template.from_code(environment, environment.compile(tree), environment.globals)
         return program.render(messages=messages, **variables)
     except _Refused as error:
-        raise ValueError(f"the chat template refuses these messages: {error}") from None
+        raise ValueError(f"the chat template refuses these messages: {told(str(error))}") from None
     except RecursionError:
         raise ValueError("the chat template is nested too deeply.") from None
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError,
-            SyntaxError, MemoryError) as error:  # fmt: skip
-        raise ValueError(f"the chat template cannot be rendered: {error}") from error
+            SyntaxError, MemoryError, RuntimeError, NameError) as error:  # fmt: skip
+        raise ValueError(f"the chat template cannot be rendered: {told(str(error))}") from error
 
 
 class _Refused(Exception):
@@ -100,11 +106,12 @@ class Bounded(ImmutableSandboxedEnvironment):
         self.size, self.sizes = 0, {}  # parts of the template, and of every macro by name
         ours = {
             "tojson": _to_json, "replace": _replace, "join": _join, "trim": _trim, "sum": _sum, "format": _format,
-            "concat": "".join, "show": str,
+            "round": _round, "concat": "".join, "show": str,
         }  # fmt: skip
         known = {name: f for name, f in self.filters.items() if name not in UNBOUNDED} | ours
         counting = {"weigh": _weigh, "look": _look, "take": _take}
-        self.filters = {name: self._counted(f, OFTEN.get(name)) for name, f in known.items()} | counting
+        self.filters = {name: self._counted(f, OFTEN.get(name), name in EACH) for name, f in known.items()}
+        self.filters |= counting
         self.tests = {name: self._counted(f) for name, f in self.tests.items()}
         self.globals = {  # functions, as the methods of a class would take any object
             "range": self.globals["range"], "dict": _Dict(), "raise_exception": _refuse, "strftime_now": _now,
@@ -164,7 +171,7 @@ class Bounded(ImmutableSandboxedEnvironment):
     def call(self, context, f, *args, **kwargs):
         """Call what a template calls, after charging for it."""
         owner, name = getattr(f, "__self__", None), getattr(f, "__name__", "")
-        self.charge(self.size if isinstance(f, LoopContext) else 1)
+        self.charge(self.size if isinstance(f, (LoopContext, BlockReference)) else 1)
         if isinstance(f, Macro):
             self.charge(self.sizes.get(f.name, self.size))
         self.look(owner, args, kwargs)
@@ -180,6 +187,11 @@ class Bounded(ImmutableSandboxedEnvironment):
             elif name in PADS:
                 self.expect(owner.count("\t") + 1, args, kwargs)
         return super().call(context, f, *args, **kwargs)
+
+    def getitem(self, obj, argument):
+        """An item, after charging for its key: a tuple is hashed anew every time."""
+        self.look(argument)
+        return super().getitem(obj, argument)
 
     def call_binop(self, context, operator, left, right):
         """Arithmetic, with the size of the result known before there is one."""
@@ -214,7 +226,7 @@ class Bounded(ImmutableSandboxedEnvironment):
             raise TooMuch(f"it formats text with {text[:40]!r}, whose width has no bound")
         self.expect(10 * text.count(sign), values, 1000)
 
-    def _counted(self, f, often=None):
+    def _counted(self, f, often=None, each=False):
         """A filter or a test that charges for what it gets and for what it makes."""
         wants = getattr(f, "jinja_pass_arg", None)  # what Jinja hands to the filter before the value
 
@@ -222,6 +234,8 @@ class Bounded(ImmutableSandboxedEnvironment):
         def counted(context, value, *args, **kwargs):
             given = {"context": context, "eval_context": context.eval_ctx, "environment": self}
             self.look(value, args, kwargs)
+            if each and isinstance(value, str):
+                self.charge(len(value))
             if often is not None:
                 self.expect(often(value), args, kwargs)
             result = f(*([given[wants.name]] if wants else []), value, *args, **kwargs)
@@ -265,7 +279,8 @@ class _Counted(NodeTransformer):
         return self.generic_visit(node)
 
     def visit_For(self, node):
-        size = 1 + sum(1 for part in node.body for _ in part.find_all(nodes.Node))
+        tested = [] if node.test is None else [node.test]
+        size = 1 + sum(1 for part in (*node.body, *tested) for _ in part.find_all(nodes.Node))
         node = self.generic_visit(node)
         node.iter = _through("take", node.iter, nodes.Const(size))
         return node
@@ -368,6 +383,12 @@ def _sum(environment, items, attribute=None, start=0):
         environment.charge(len(items) * size // 100)
     environment.look(items)
     return sum(items, start)
+
+
+def _round(value, precision=0, method="common"):
+    if not isinstance(precision, int) or abs(precision) > 300:  # a power of ten, which a float holds
+        raise TooMuch(f"it rounds to {shown(precision)} digits")
+    return do_round(value, precision, method)
 
 
 @pass_environment

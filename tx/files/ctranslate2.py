@@ -5,13 +5,19 @@ of variables; for each a string name, u8 axes, u32 sizes, u8 type, u32 bytes, da
 its closing NUL counted, and bytes. Every length is checked against the size of the file.
 """
 
+import mmap
 import struct
 
 import torch
 
-from .errors import CheckpointError
+from .errors import CheckpointError, shown
 
 DTYPES = {0: torch.float32, 4: torch.float16}
+# Single numbers: what they must be, where that counts. Activation 3 is the exact GELU.
+SWITCHES = {
+    "pre_norm": 1, "activation": 3, "scale_embeddings": 0, "alibi": 0, "start_from_zero_embedding": 0,
+    "num_heads": None, "alignment_heads": None, "alignment_layer": None,
+}  # fmt: skip
 NORM = {"gamma": "weight", "beta": "bias"}
 
 
@@ -20,8 +26,10 @@ class Ctranslate2Tensors:
 
     def __init__(self, folder):
         path = folder / "model.bin"
-        self.bytes, self.at = path.read_bytes(), 0
+        self.at = 0
         try:
+            with open(path, "rb") as file:
+                self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.stored = self._variables()
             self.names = dict(self._translated())
             self.config = self._settings()
@@ -36,37 +44,48 @@ class Ctranslate2Tensors:
 
     def get(self, name):
         variable, rows = self.names[name]
+        tensor = self._tensor(variable)
+        return tensor[rows] if rows else tensor
+
+    def _tensor(self, variable):
         sizes, dtype, start, n_bytes = self.stored[variable]
         count = n_bytes // dtype.itemsize
         tensor = torch.frombuffer(bytearray(self.bytes[start : start + n_bytes]), dtype=dtype, count=count)
-        tensor = tensor.view(sizes)
-        return tensor[rows] if rows else tensor
+        return tensor.view(sizes)
 
     def _variables(self):
         """{name: (sizes, dtype, first byte, bytes)} of every variable with numbers in it."""
         version, spec, _ = self._number("I"), self._string(), self._number("I")
         if version != 6 or spec != "WhisperSpec":
             raise ValueError(f"version {version} of {spec!r}, expected 6 of 'WhisperSpec'")
-        found = {}
+        found, switches = {}, {}
         for _ in range(self._number("I")):
             name, n_axes = self._string(), self._number("B")
             sizes = tuple(self._number("I") for _ in range(n_axes))
             kind, n_bytes = self._number("B"), self._number("I")
             if self.at + n_bytes > len(self.bytes):
                 raise ValueError(f"{name} has {n_bytes} bytes, {len(self.bytes) - self.at} are left")
+            if name in found or name in switches:
+                raise ValueError(f"{name} occurs twice")
             if n_axes:
+                if kind not in DTYPES:
+                    raise ValueError(f"{name} is stored as type {kind}, expected 0 (float32) or 4 (float16)")
                 dtype = DTYPES[kind]
                 if n_bytes != torch.Size(sizes).numel() * dtype.itemsize:
                     raise ValueError(f"{name} has {n_bytes} bytes and shape {sizes}")
                 found[name] = sizes, dtype, self.at, n_bytes
-            elif name.endswith("num_heads"):
-                found[name] = struct.unpack_from("<h", self.bytes, self.at)[0]
+            else:
+                value = int.from_bytes(self.bytes[self.at : self.at + n_bytes], "little")
+                switch = name.rpartition("/")[2]
+                if switch not in SWITCHES or value != (value if SWITCHES[switch] is None else SWITCHES[switch]):
+                    raise ValueError(f"{shown(name)} = {value}, known are {SWITCHES}, None = any")
+                switches[name] = value
             self.at += n_bytes
-        return found
+        return found | {name: value for name, value in switches.items() if name.endswith("num_heads")}
 
     def _translated(self):
         """(our family's name, (variable, rows or None)); fused projections are cut into rows."""
-        for name in self.stored:
+        for name in (name for name, stored in self.stored.items() if isinstance(stored, tuple)):
             stem, _, end = name.rpartition("/")
             side, _, rest = stem.partition("/")
             if name == "decoder/embeddings/weight":
@@ -80,6 +99,8 @@ class Ctranslate2Tensors:
             elif rest.startswith("layer_"):
                 layer, _, part = rest.removeprefix("layer_").partition("/")
                 yield from self._layer(name, f"model.{side}.layers.{layer}", part, end)
+            else:
+                raise ValueError(f"{shown(name)} is no part of a Whisper")
 
     def _layer(self, name, layer, part, end):
         part, _, inner = part.partition("/")
@@ -96,10 +117,14 @@ class Ctranslate2Tensors:
             ("encoder_attn", "linear_0"): "q", ("encoder_attn", "linear_1"): "kv",
             ("encoder_attn", "linear_2"): "o",
         }[attention, inner]  # fmt: skip
-        each = self.stored[name][0][0] // len(fused)
+        each, left = divmod(self.stored[name][0][0], len(fused))
+        if left:
+            raise ValueError(f"{name} has {self.stored[name][0][0]} rows, expected a multiple of {len(fused)}")
         for number, letter in enumerate(fused):
             if letter == "k" and end == "bias":
-                continue  # zeros: Whisper's keys have no bias
+                if self._tensor(name)[number * each : (number + 1) * each].any():
+                    raise ValueError(f"{name} has a bias of the keys; Whisper's have none, so expected are zeros")
+                continue
             projection = "out_proj" if letter == "o" else f"{letter}_proj"
             rows = slice(number * each, (number + 1) * each)
             yield f"{layer}.{attention}.{projection}.{end}", (name, rows)

@@ -25,6 +25,7 @@ SCALARS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
 STRING, ARRAY = 8, 9
+MOST_BYTES, MOST_VALUES = 2**26, 2**22  # of a header: a hole in a file claims much and takes no room
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 
 
@@ -60,7 +61,7 @@ class Gguf:
                 problem = f"damaged    it has {size} bytes"
                 raise CheckpointError(f"{self.path.name} is no GGUF file", [problem])
             self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.at = 0
+        self.at, self.n_values = 0, 0
         try:
             self._header()
         except (_Damaged, struct.error, UnicodeDecodeError, OverflowError, RecursionError) as error:
@@ -169,11 +170,16 @@ class Gguf:
         return struct.unpack(form, self._take(struct.calcsize(form)))[0]
 
     def _room(self, count, each, what):
-        """Refuse a count of things that the rest of the file cannot hold."""
+        """Refuse a count of things that the rest of the file cannot hold, or that no header has."""
         if count * each > len(self.bytes) - self.at:
             raise _Damaged(f"{count} {what} claimed, {len(self.bytes) - self.at} bytes left")
+        self.n_values += 1 if what == "bytes of a string" else count
+        if self.n_values > MOST_VALUES:
+            raise _Damaged(f"{self.n_values} values in a header, expected {MOST_VALUES} at most")
 
     def _take(self, n):
+        if self.at + n > MOST_BYTES:
+            raise _Damaged(f"a header of {self.at + n} bytes, expected {MOST_BYTES} at most")
         if self.at + n > len(self.bytes):
             raise _Damaged(f"{n} bytes expected, {len(self.bytes) - self.at} left: is the file truncated?")
         self.at += n
@@ -205,13 +211,14 @@ class GgufTensors:
             problems += self._factors_of_pairs()
         if problems:
             raise CheckpointError(f"{path} cannot be loaded", problems)
-        self.config.setdefault("vocab_size", len(self.file.metadata.get("tokenizer.ggml.tokens", [])))
+        tokens = self.file.metadata.get("tokenizer.ggml.tokens")
+        self.config.setdefault("vocab_size", len(tokens) if isinstance(tokens, list) else 0)
         self.names = {_hugging_face_name(name): name for name in self.file.tensors if name != FACTORS}
 
     def _factors_of_pairs(self):
         """Read what the frequency of every pair is divided by. LongRoPE says the same, at every length here."""
         stored, half = self.file.tensors[FACTORS], (_head_width(self.file.metadata) or 0) // 2
-        if stored.shape != (half,):
+        if stored.shape != (half,) or half > MOST_PAIRS:
             return [f"shape      {FACTORS} is {stored.shape}, expected ({half},), a number a pair of a head"]
         factors = self.file.tensor(FACTORS).tolist()
         if not all(0 < factor < math.inf for factor in factors):
@@ -256,7 +263,7 @@ WORDS = {
 }  # fmt: skip
 
 
-FACTORS = "rope_freqs.weight"
+FACTORS, MOST_PAIRS = "rope_freqs.weight", 2**12  # of a head, which real ones have 64 of
 
 
 def _head_width(metadata):

@@ -149,7 +149,7 @@ def _check_gguf(values):
     if len(set(tokens)) != len(tokens):
         problems.append(f"damaged    tokenizer.ggml.tokens   {len(tokens) - len(set(tokens))} occur twice")
     for name in ("token_type", "scores"):
-        if name in values and len(values[name]) != len(tokens):
+        if isinstance(values.get(name), list) and len(values[name]) != len(tokens):
             found, expected = len(values[name]), len(tokens)
             problems.append(f"damaged    tokenizer.ggml.{name}   {found} entries for {expected} tokens")
     for name in (name for name in values if name.endswith("_token_id")):

@@ -17,7 +17,7 @@ class SafeTensors:
     def __init__(self, folder):
         from safetensors import SafetensorError, safe_open
 
-        self.config = read_config(folder)
+        self.folder, self.config = folder, read_config(folder)
         names, problems = _to_read(folder)
         self.files: dict = {}  # name of a weight -> the open file with it
         for name in names:
@@ -39,7 +39,12 @@ class SafeTensors:
         return tuple(self.files[name].get_slice(name).get_shape())
 
     def get(self, name):
-        return self.files[name].get_tensor(name)
+        from safetensors import SafetensorError
+
+        try:
+            return self.files[name].get_tensor(name)
+        except SafetensorError as error:  # a type that torch does not have
+            raise CheckpointError(f"{self.folder} cannot be loaded", [f"dtype      {name}: {error}"]) from error
 
 
 def _to_read(folder):

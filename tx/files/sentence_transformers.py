@@ -67,7 +67,7 @@ def _settings(path, usual):
     found = {key: value for key, value in read_settings(path).items() if value not in (None, {})}
     for key, value in found.items():
         if key not in usual or usual[key] is not ANY and value not in usual[key]:
-            raise ValueError(f"{path.parent}: {key} = {value!r:.80} in {path.name} is not supported; a text "
+            raise ValueError(f"{path.parent}: {key[:80]} = {value!r:.80} in {path.name} is not supported; a text "
                              "becomes the mean of its tokens, of unit length.")  # fmt: skip
     return found
 

@@ -18,6 +18,7 @@ import struct
 from .errors import CheckpointError
 from .vocabularies import NORMAL, Pieces
 
+MOST_BYTES = 2**25  # of a file; the largest have five million
 MODELS = {1: "unigram", 2: "BPE", 3: "word", 4: "character"}
 
 
@@ -28,6 +29,8 @@ def read_sentencepiece(path):
         CheckpointError: it is no such file, is truncated, or needs what is not supported.
     """
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise _Damaged(f"it has {path.stat().st_size} bytes, expected {MOST_BYTES} at most")
         return _model(memoryview(path.read_bytes()))
     except (_Damaged, struct.error, UnicodeDecodeError, OSError) as error:
         problem = f"damaged    {path.name} as a SentencePiece model: {error}"

@@ -4,7 +4,8 @@ import json
 
 from .errors import CheckpointError
 
-MOST_JSON = 2**26  # bytes; the index of the largest models has a few million
+MOST_JSON = 2**26  # bytes of a text; the index of the largest models has a few million
+MOST_VALUES = 2**22  # in a file; each takes up to a hundred bytes, and a vocabulary has a million
 
 
 def read_json(path, kind=dict):
@@ -14,20 +15,37 @@ def read_json(path, kind=dict):
         ValueError: no JSON, of another kind, nested without end, too large, or not to be read.
     """
     try:
-        if path.stat().st_size > MOST_JSON:
-            raise ValueError(f"{path.stat().st_size} bytes, expected {MOST_JSON} at most")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from error
+        text = read_text(path)
+        count = sum(map(text.count, ",[{"))
+        if count > MOST_VALUES:
+            raise ValueError(f"{count} values, expected {MOST_VALUES} at most")
+        values = json.loads(text)
+        if "\\ud" in text.lower():
+            json.dumps(values, ensure_ascii=False).encode()  # half a character, which no library takes, fails
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: {error}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(values, kind):
         raise ValueError(f"expected a {kind.__name__}, found a {type(values).__name__}")
     return values
+
+
+def read_text(path):
+    """The text of a file.
+
+    Raises:
+        ValueError: too large, not UTF-8, or not to be read.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MOST_JSON:
+            raise ValueError(f"{size} bytes, expected {MOST_JSON} at most")
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: {error}") from error
 
 
 def read_settings(path, kind=dict):
@@ -38,8 +56,9 @@ def read_settings(path, kind=dict):
     """
     try:
         return read_json(path, kind) if path.is_file() else kind()
-    except ValueError as error:
-        raise CheckpointError(f"{path.parent} cannot be loaded", [f"damaged    {path.name}: {error}"]) from error
+    except (ValueError, OSError) as error:  # the latter where a name is too long for one
+        problem = f"damaged    {path.name[:80]}: {error}"
+        raise CheckpointError(f"{path.parent} cannot be loaded", [problem]) from error
 
 
 def read_config(folder):

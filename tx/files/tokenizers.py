@@ -13,7 +13,7 @@ from tokenizers import AddedToken, normalizers
 
 from .errors import CheckpointError, shown
 from .sentencepiece import read_sentencepiece
-from .settings import read_settings
+from .settings import read_settings, read_text
 from .tokenizer_json import WHAT, built, parts, read_tokenizer_json
 from .vocabularies import BERT_NAMES, CONTROL, byte_level, sentence_pieces, surround, word_pieces
 
@@ -253,17 +253,28 @@ def _sentence_pieces(paths, kind, settings):
 def _add_tokens(backend, folder, kind, settings):
     """Special tokens, and what a model got later on, at the ids that the files say."""
     roles = [settings.get(f"{role}_token", kind.names.get(role)) for role in ROLES]
-    named = [*roles, *(settings.get("additional_special_tokens") or [])]
+    more = settings.get("additional_special_tokens") or []
+    if not isinstance(more, list) or not all(map(_name, more)):
+        _refuse(folder, f"config     additional_special_tokens = {shown(more)}   expected a list of names")
+    named = [*roles, *more]
     special = {_name(given): given for given in reversed(named) if _name(given)}
+    added = read_settings(folder / "added_tokens.json")
     later = settings.get("added_tokens_decoder") or {
-        number: {"content": name, "special": name in special, "normalized": False}
-        for name, number in read_settings(folder / "added_tokens.json").items()
+        str(number): {"content": name, "special": name in special, "normalized": False}
+        for name, number in added.items()
     }
     try:
+        ids = list(settings.get("added_tokens_decoder") or map(str, added.values()))
+        if not all(map(str.isdecimal, ids)) or len(set(map(int, ids))) < len(ids):
+            raise ValueError(f"expected whole numbers as ids, once each, found {shown(ids)}")
         later = {int(number): {"special": False, "normalized": True} | given for number, given in later.items()}
         tokens = {later[number]["content"]: later[number] for number in sorted(later)}
     except (TypeError, ValueError, KeyError) as error:
         _refuse(folder, f"damaged    added tokens: {error!r}")
+    flags = ("special", "normalized", "lstrip", "rstrip", "single_word")
+    for name, given in tokens.items():
+        if wrong := [key for key in flags if not isinstance(given.get(key, False), bool)]:
+            _refuse(folder, f"damaged    added tokens: {shown(name)} has {wrong[0]} = {shown(given[wrong[0]])}")
     for name, given in reversed(special.items()):
         given = given if isinstance(given, dict) else {"content": given}
         tokens.setdefault(name, given | {"special": True})
@@ -285,9 +296,9 @@ def _add_tokens(backend, folder, kind, settings):
 
 def _text(path):
     try:
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        _refuse(path.parent, f"damaged    {path.name} is not UTF-8: {error}")
+        return read_text(path)
+    except ValueError as error:
+        _refuse(path.parent, f"damaged    {path.name}: {error}")
 
 
 def _lines(path):

@@ -72,7 +72,9 @@ def word_pieces(vocabulary, unknown, *, lowercase=True, strip_accents=None, chin
 # ── SentencePiece ────────────────────────────────────────────────────────────────────────────────
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
-LONGEST = 1000  # characters of a piece; every way to cut one in two is looked at
+LONGEST = 1000  # characters of a piece
+MOST_CUTS = 2**22  # characters of all pieces; every way to cut one in two is looked at
+MOST_WHOLE = 2**14  # pieces that a user defined: all are looked for at every place of a text
 LONGEST_REPLACEMENT = 64  # characters that a charsmap makes of one; Unicode's longest has 18
 
 
@@ -113,6 +115,10 @@ class Pieces:
                 what = f"{len(text)} characters, score {score} and kind {kind}"
                 found.append(f"piece {number} has {what}; expected at most {LONGEST}, a number and 1 to 6")
                 break
+        cuts, whole = sum(map(len, self.texts)), self.kinds.count(USER_DEFINED)
+        if cuts > MOST_CUTS or whole > MOST_WHOLE:
+            what = f"{cuts} characters and {whole} pieces that a user defined"
+            found.append(f"its pieces have {what}; expected at most {MOST_CUTS} and {MOST_WHOLE}")
         return found + (check_charsmap(self.charsmap) if self.charsmap else [])
 
 
