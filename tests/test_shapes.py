@@ -223,7 +223,7 @@ def use_positions():
 
 def use_block():
     """The same for a stack: with a cache and padding, of experts, from two sides, reading a memory."""
-    from tx.block import Stack
+    from tx.stack import Stack
     from tx.cache import Cache
     from tx.config import Config
 
