@@ -223,9 +223,9 @@ def use_positions():
 
 def use_block():
     """The same for a stack: with a cache and padding, of experts, from two sides, reading a memory."""
-    from tx.block import Stack
     from tx.cache import Cache
     from tx.config import Config
+    from tx.stack import Stack
 
     sizes = dict(vocab_size=13, d_model=12, n_layers=2, n_heads=6, n_kv_heads=3, d_head=4, d_ff=20,
                  max_positions=11, d_embedding=10)  # fmt: skip

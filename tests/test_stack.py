@@ -55,7 +55,7 @@ def test_a_stack_of_both_sides_sees_them_and_no_padding(kind):
         contracts.permutation_equivariance(stack, x)
 
 
-@pytest.mark.parametrize("kind", ["learned", "rope", "alibi"])
+@pytest.mark.parametrize("kind", ["learned", "rope", "alibi", "t5", "deberta"])
 @torch.no_grad()
 def test_padding_on_the_left_moves_nothing(kind):
     stack = made(Stack, config(**KINDS[kind]))
@@ -81,6 +81,10 @@ def test_tokens_after_a_cache_stand_behind_it(kind):
         close(stack(tokens[:, 3:], cache=cache), stack(tokens)[:, 3:])
         cache.cut(3)
     close(*(stack(tokens[:, 3:], everything(), cache=cache) for cache in caches))
+    rolling = made(Stack, config(window=3, **KINDS[kind]))  # which has dropped the first of three tokens
+    cache = Cache(rolling.config, rolling=True)
+    rolling(tokens[:, :3], real[:, :3], cache=cache)
+    close(rolling(tokens[:, 3:], real, cache=cache), rolling(tokens, real)[:, 3:])
 
 
 @torch.no_grad()

@@ -212,6 +212,9 @@ def test_ids_to_suppress_may_be_missing_or_null(tmp_path):
     (tmp_path / "config.json").write_text('{"suppress_tokens": null, "begin_suppress_tokens": [220]}')
     never, not_first = _suppressed(tmp_path, 51864)
     assert never.tolist() == list(range(50257, 51864)) and not_first.tolist() == [220]
+    (tmp_path / "generation_config.json").write_text('{"suppress_tokens": [5], "begin_suppress_tokens": [7, 8]}')
+    never, not_first = _suppressed(tmp_path, 50257)
+    assert never.tolist() == [5] and not_first.tolist() == [7, 8]  # it counts more than config.json
 
 
 @packaged
