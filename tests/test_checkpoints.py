@@ -120,9 +120,10 @@ def test_a_table_that_we_compute_is_proven(copy_of):
     table = load(folder).encoder.schemes["full"].embed(torch.arange(64)[None], torch.float32)[0]  # (T, D)
     edit_weights(folder, lambda weights: weights.update({name: table}))
     load(folder)
-    edit_weights(folder, lambda weights: weights.update({name: table + 1e-3}))
-    with pytest.raises(CheckpointError, match=f"differs    {name}   expected a copy of the sinusoids"):
-        load(folder)
+    for other in (table + 1e-3, table.long()):
+        edit_weights(folder, lambda weights, other=other: weights.update({name: other}))
+        with pytest.raises(CheckpointError, match=f"differs    {name}   expected a copy of the sinusoids"):
+            load(folder)
 
 
 def test_a_family_that_forgot_a_name_is_told_so(folder, monkeypatch):

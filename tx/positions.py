@@ -88,7 +88,7 @@ class Sinusoidal(Positions):
         half = self.d_model // 2
         steps = torch.arange(half, dtype=torch.float64, device=positions.device)  # (d_half,)
         frequencies = self.base ** (-steps / half)  # (d_half,)
-        angles = positions[..., None].double() * frequencies  # (B or 1, T, d_half)
+        angles = positions[..., None] * frequencies  # (B or 1, T, d_half)
         return torch.cat([angles.sin(), angles.cos()], dim=-1).to(dtype)  # (B or 1, T, D)
 
 
