@@ -297,7 +297,6 @@ OWN = {
     "alibi": (Decoder, dict(positions="alibi")),
     "experts": (Decoder, dict(n_experts=3, experts_per_token=2, gated=True)),
     "encoder": (Encoder, dict(causal=False, d_embedding=8, masked_head=True, pooler=True, n_segments=2)),
-    "causal encoder": (Encoder, {}),
     "sinusoids": (EncoderDecoder, dict(positions="sinusoidal")),
     "buckets": (EncoderDecoder, dict(norm="rms", positions="t5", buckets=8, bucket_distance=20)),
 }  # fmt: skip
@@ -512,7 +511,7 @@ def test_random_ropes_in_every_spelling_mean_what_they_mean_to_the_reference(fam
 # (checkpoint, a switch, another value): flipping it must move the logits by far more than the noise
 SWITCHES = [
     ("gpt2", "norm_place", "post"), ("gpt2", "activation", "relu"), ("gpt2", "scale", 1.0),
-    ("gpt2-switches", "scale_by_layer", False), ("gpt2", "norm_eps", 0.3), ("gpt2", "causal", False),
+    ("gpt2-switches", "scale_by_layer", False), ("gpt2", "norm_eps", 0.3),
     ("neox", "parallel", False), ("bloom", "embedding_norm", False), ("bloom", "positions", "none"),
     ("bloom-6-heads", "residual_after_norm", False),
     ("mpt-6-heads", "clip_qkv", None), ("mpt-6-heads", "positions", "none"), ("llama-1", "norm", "layer"),
