@@ -68,6 +68,7 @@ def close(got, expected):
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("real", [None, REAL], ids=["whole", "padded"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,6 +90,7 @@ def test_the_other_models_are_one_graph(graphs):
     assert len(kept) == 2
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("real", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("cache", CACHES)
@@ -123,6 +125,7 @@ def test_a_cached_step_waits_for_no_number(kind, cache, real):
     assert waits.n <= 1  # whether the mask hides anything
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("real", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("kind", KINDS)
