@@ -121,7 +121,7 @@ class Attention(nn.Module):
         return self.query(x), self.key(x), self.value(x)
 
     def heads(self, x, norm=None):
-        """Clip, norm and split one projection: (B, T, n*d_k) -> (B, n, T, d_k).
+        """Clip, norm and split one projection: x (B, T, n*d_k) -> (B, n, T, d_k).
 
         The dtype stays, where autocast would norm in fp32: queries, keys and values have one.
         """

@@ -189,8 +189,7 @@ def padding(real):
 
 def documents(ids):
     """Packed documents: a query sees the keys of its own document. ids (B, S) or (S,), integers."""
-    if isinstance(ids, torch.Tensor) and ids.dim() == 1:
-        ids = ids[None]  # (1, S)
+    ids = torch.atleast_2d(ids) if isinstance(ids, torch.Tensor) else ids  # (B, S)
     _check_table("documents", "ids", ids)
 
     def keep(b, h, q_pos, k_pos):

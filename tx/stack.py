@@ -74,7 +74,7 @@ class Stack(nn.Module):
         return self.norm(x)  # (B, T, D)
 
     def _count(self, tokens, mask, slots):
-        """Where the tokens stand: counted from the mask if there is one, else in the row."""
+        """Where tokens (B, T) or (B, T, D) stand: counted from the mask if there is one, else in the row."""
         pad = self.config.positions_skip_pad
         if pad is not None:  # RoBERTa counts the tokens that are not padding
             count = (tokens != pad).long()  # (B, T)
@@ -108,7 +108,7 @@ class Stack(nn.Module):
         return own & padding(mask)
 
     def _view(self, kind, x, mask, positions, slots, cache):
-        """The `View` of one layer type; its mask is booleans where a known structure does not say all."""
+        """The `View` of one layer type for x (B, T, D); booleans where a known structure does not say all."""
         c, B, T = self.config, x.shape[0], x.shape[1]
         k_slots = slots if cache is None else cache.slots(kind, T, x.device)  # (S,)
         S, stop = k_slots.shape[0], T if cache is None else cache.length + T
@@ -121,7 +121,7 @@ class Stack(nn.Module):
         return View(mask, scheme, scheme.tables(positions, slots[None], k_slots[None], wide))
 
     def _over_memory(self, x, memory, mask):
-        """Who may read the memory, as booleans where it is a `Mask`, made once for all layers."""
+        """Who of x (B, T, D) may read memory (B, N, D), as booleans where it is a `Mask`, once for all layers."""
         if memory is None or mask is None or isinstance(mask, torch.Tensor):
             return mask
         shape = (x.shape[0], self.config.n_heads, x.shape[1], memory.shape[1])
