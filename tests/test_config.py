@@ -123,6 +123,14 @@ ROPE = dict(positions="rope", rope=Rope(1e4, 4))
     (dict(positions_skip_pad=0), "reads on from a cache"),
     (dict(positions="deberta", bucket_distance=8, n_kv_heads=1), "need as many as n_heads"),
     (dict(encoder=replace(SMALL, causal=False, vocab_size=99)), "expected that of the encoder, too"),
+    (dict(rope=Rope(1e4, 4)), "rope = .*: nothing reads it without positions = 'rope'"),
+    (dict(rope_window=Rope(1e4, 4)), "rope_window = .*: nothing reads it without positions = 'rope'"),
+    (dict(window=4, layer_types=("full", "full")), "window = 4: nothing reads it without a layer with a window"),
+    (dict(buckets=4), "buckets = 4: nothing reads it without positions = 't5' or 'deberta'"),
+    (dict(positions="t5", buckets=4, bucket_distance=8, norm_positions=True), "norm_positions = True: nothing"),
+    (dict(experts_per_token=2), "experts_per_token = 2: nothing reads it without n_experts"),
+    (dict(norm_expert_weights=False), "norm_expert_weights = False: nothing reads it without n_experts"),
+    (dict(masked_activation="relu"), "masked_activation = 'relu': nothing reads it without masked_head = True"),
 ])  # fmt: skip
 def test_switches_that_another_one_would_leave_without_effect(switches, message):
     with pytest.raises(ValueError, match=message):

@@ -363,13 +363,17 @@ def test_beyond_a_learned_table_a_compiled_lookup_fails_too():
 # ── choosing one ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("name", "scheme"), [
-    ("none", "Positions"), ("learned", "Learned"), ("sinusoidal", "Sinusoidal"), ("rope", "Rotary"),
-    ("alibi", "Alibi"), ("t5", "T5Bias"), ("deberta", "Disentangled"),
+BUCKETS = dict(buckets=4, bucket_distance=8)
+
+
+@pytest.mark.parametrize(("name", "scheme", "switches"), [
+    ("none", "Positions", {}), ("learned", "Learned", {}), ("sinusoidal", "Sinusoidal", {}),
+    ("rope", "Rotary", dict(rope=Rope(100.0, 4))), ("alibi", "Alibi", {}), ("t5", "T5Bias", BUCKETS),
+    ("deberta", "Disentangled", dict(BUCKETS, norm_positions=True)),
 ])  # fmt: skip
-def test_a_config_chooses(name, scheme):
+def test_a_config_chooses(name, scheme, switches):
     config = Config(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, max_positions=16, positions=name,
-                    rope=Rope(100.0, 4), buckets=4, bucket_distance=8, norm_positions=True)  # fmt: skip
+                    **switches)  # fmt: skip
     built = positions.build(config)
     assert type(built["full"]).__name__ == scheme and built["window"] is built["full"]
 
@@ -400,6 +404,6 @@ def test_sizes_that_a_scheme_cannot_compute_with_are_refused():
 
 def test_windowed_layers_may_turn_otherwise():
     config = Config(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, max_positions=16, positions="rope",
-                    rope=Rope(100.0, 4), rope_window=Rope(10.0, 4))  # fmt: skip
+                    rope=Rope(100.0, 4), rope_window=Rope(10.0, 4), window=4)  # fmt: skip
     built = positions.build(config)
     assert (built["full"].rope.base, built["window"].rope.base) == (100.0, 10.0)

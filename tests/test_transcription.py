@@ -325,6 +325,9 @@ def test_a_model_that_does_not_hear_is_refused():
     (b"encoder/conv1/bias\0\x01\x80\x01\0\0\x04", b"encoder/conv1/bias\0\x01\x80\x01\0\0\x01", "type 1, "),
     (b"encoder/conv1/bias\0", b"encoder/conv2/bias\0", "encoder/conv2/bias occurs twice"),
     (b"encoder/conv1/bias\0", b"encoder/conv9/bias\0", "'encoder/conv9/bias' is no part of a Whisper"),
+    (b"projection/weight\0\x1a\0decoder", b"projection/weight\0\x1a\0encoder", "aliases .*: expected the embed"),
+    (b"decoder/projection/weight\0\x1a\0decoder/embeddings/weight\0",
+     b"decoder/projection/weight\0\x1a\0decoder/embeddings/weight\0\0\0", "2 bytes follow the last alias"),
 ])  # fmt: skip
 def test_what_a_model_bin_says_is_followed_or_refused(tmp_path, old, new, words):
     data = (locate("whisper-tiny.en") / "model.bin").read_bytes()

@@ -47,7 +47,7 @@ def test_values_that_mean_the_same_and_heads_that_a_file_may_lack_are_no_hindran
 
 def test_what_a_family_has_no_words_for():
     assert as_written("llama", LLAMA)
-    for other in ({"sinks": True}, {"softcap": 3.0}, {"positions": "alibi"}, {"rope": Rope(1e4, 2)}):
+    for other in ({"sinks": True}, {"softcap": 3.0}, {"positions": "alibi", "rope": None}, {"rope": Rope(1e4, 2)}):
         assert as_written("llama", replace(LLAMA, **other)) is None, other
 
 

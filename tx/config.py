@@ -5,7 +5,7 @@ A model is built from a `Config` and from nothing else; a family (chapter 10) is
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 # A number's annotation says between which two it lies, both allowed, and what an error calls it.
@@ -171,6 +171,9 @@ class Config:
         return value is not None and not isinstance(value, Follows)
 
 
+DEFAULTS = {field.name: field.default for field in fields(Config)}
+
+
 def _check_config(c):
     """What an annotation cannot say: values that contradict each other."""
     ropes = [rope.width for rope in (c.rope, c.rope_window) if rope]
@@ -208,6 +211,17 @@ def _check_config(c):
             c.encoder and not c.encoder.n_mels and c.encoder.vocab_size != c.vocab_size,
         "encoder: it has an encoder of its own.": c.encoder and c.encoder.encoder,
     })  # fmt: skip
+    for names, used, without in (
+        ("rope rope_window", c.positions == "rope", "positions = 'rope'"),
+        ("window", "window" in c.layer_types, "a layer with a window"),
+        ("buckets bucket_distance", c.positions in ("t5", "deberta"), "positions = 't5' or 'deberta'"),
+        ("content_position position_content share_position_projection position_key_bias norm_positions",
+         c.positions == "deberta", "positions = 'deberta'"),
+        ("experts_per_token norm_expert_weights", c.n_experts, "n_experts"),
+        ("masked_head_bias masked_activation", c.masked_head, "masked_head = True"),
+    ):  # fmt: skip
+        _refuse({f"{name} = {getattr(c, name)!r}: nothing reads it without {without}.":
+                 not used and getattr(c, name) != DEFAULTS[name] for name in names.split()})  # fmt: skip
 
 
 def _check_rope(r):

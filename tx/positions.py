@@ -18,7 +18,12 @@ from torch import nn
 
 
 class Positions(nn.Module):
-    """No explicit positions (NoPE), and the interface of every scheme."""
+    """No explicit positions (NoPE), and the interface of every scheme.
+
+    numbered: whether it reads the number of a place, which a caller may give, and not distances in the row.
+    """
+
+    numbered = False
 
     def embed(self, positions, dtype=None):
         """Vectors to add to the embeddings: positions (B or 1, T) -> (B or 1, T, D), or None."""
@@ -59,6 +64,8 @@ class Learned(Positions):
     offset: rows that are skipped, 2 for BART and pad + 1 for RoBERTa.
     """
 
+    numbered = True
+
     def __init__(self, n_positions, d_model, offset=0):
         super().__init__()
         self.offset = offset
@@ -76,6 +83,8 @@ class Sinusoidal(Positions):
     The sines fill the first half of the features, the cosines the second, as in Marian; the paper
     alternates them, which is a permutation of the features.
     """
+
+    numbered = True
 
     def __init__(self, d_model, base=10000.0):
         super().__init__()
@@ -102,6 +111,8 @@ class Rotary(Positions):
     is paired with feature i + width/2 ("half" layout, the one of checkpoint files); the paper pairs
     neighbours, see `deinterleave`.
     """
+
+    numbered = True
 
     def __init__(self, rope):
         super().__init__()

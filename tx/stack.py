@@ -49,7 +49,7 @@ class Stack(nn.Module):
             tokens: ids, or vectors that are embedded already (Whisper's encoder).
             mask: (B, S) with True = a real token (S counts the cache's past), or a `tx.Mask`.
             positions: (B or 1, T); counted from the mask unless given. Schemes that add to the scores
-                go by the place in the row instead.
+                go by the place in the row, so with them nobody may give any.
             segments: (B, T) token types, zeros unless given.
             cache: what earlier passes left behind.
             memory: what cross-attention reads, (B, N, D).
@@ -170,6 +170,8 @@ def _check_pass(stack, tokens, mask, positions, segments, cache, memory):
     if past:
         _check_turned(stack.schemes.values(), cache, mask, T)
     if positions is not None:
+        if not stack.schemes["full"].numbered:
+            raise ValueError(f"positions were given: this model's ({c.positions!r}) go by the place in the row.")
         _check_numbers("positions", positions, (B, T), (1, T))
     if segments is not None:
         if stack.segments is None:
@@ -193,6 +195,9 @@ def check_config(config, causal, two=False):
             f"d_embedding = {config.d_embedding}: expected d_model = {config.d_model}, which the head reads; "
             "the head of an Encoder alone leads back."
         )
+    for name in ("masked_head", "pooler"):
+        if causal and getattr(config, name):
+            raise ValueError(f"{name} = True: expected False, only an Encoder has one.")
     if config.causal != causal:
         seen = "the past" if causal else "both sides"
         raise ValueError(f"causal = {config.causal}: expected {causal}, these tokens see {seen}.")

@@ -104,9 +104,11 @@ def written(kind, family, config):
 
 def _resolved(c, like):
     """A config with what follows written out, and the heads of `like`, which a file may lack."""
+    masked = c and c.masked_head and like.masked_head
     return c and replace(
-        c, scale=c.scale or c.d_head**-0.5, masked_activation=c.masked_activation or c.activation,
-        pooler=c.pooler and like.pooler, masked_head=c.masked_head and like.masked_head,
+        c, scale=c.scale or c.d_head**-0.5, pooler=c.pooler and like.pooler, masked_head=masked,
+        masked_head_bias=not masked or c.masked_head_bias,
+        masked_activation=(c.masked_activation or c.activation) if masked else None,
         encoder=_resolved(c.encoder, like.encoder or like),
     )  # fmt: skip
 

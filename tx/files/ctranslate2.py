@@ -1,8 +1,9 @@
 """CTranslate2's `model.bin` of a Whisper, in the words of its `config.json` (chapter 10).
 
 The packaged Whisper comes in this format: little-endian, u32 version, a string, u32 revision, u32 number
-of variables; for each a string name, u8 axes, u32 sizes, u8 type, u32 bytes, data. A string is u16 length,
-its closing NUL counted, and bytes. Every length is checked against the size of the file.
+of variables; for each a string name, u8 axes, u32 sizes, u8 type, u32 bytes, data; at the end u32 number of
+aliases, for each a string alias and a string name. A string is u16 length, its closing NUL counted, and bytes.
+Every length is checked against the size of the file.
 """
 
 import mmap
@@ -31,6 +32,7 @@ class Ctranslate2Tensors:
             with open(path, "rb") as file:
                 self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.stored = self._variables()
+            self._check_end()
             self.names = dict(self._translated())
             self.config = self._settings()
         except (struct.error, UnicodeDecodeError, KeyError, IndexError, ValueError) as error:
@@ -82,6 +84,14 @@ class Ctranslate2Tensors:
                 switches[name] = value
             self.at += n_bytes
         return found | {name: value for name, value in switches.items() if name.endswith("num_heads")}
+
+    def _check_end(self):
+        """The head is the embedding, by one alias, and nothing follows."""
+        aliases = {self._string(): self._string() for _ in range(self._number("I"))}
+        if aliases != {"decoder/projection/weight": "decoder/embeddings/weight"}:
+            raise ValueError(f"aliases {shown(aliases)}: expected the embedding's for the head, and no other")
+        if self.at != len(self.bytes):
+            raise ValueError(f"{len(self.bytes) - self.at} bytes follow the last alias")
 
     def _translated(self):
         """(our family's name, (variable, rows or None)); fused projections are cut into rows."""
