@@ -70,7 +70,6 @@ MUTANTS = [
     ("positions", "torch.arange(half, dtype=torch.float64", "torch.arange(half, dtype=torch.float32"),
     ("config", "value is not None and not isinstance", "not isinstance"),
     ("config", "not used and getattr", "used and getattr"),
-    ("config", "!= DEFAULTS[name]", "== DEFAULTS[name]"),
     ("stack", 'if not stack.schemes["full"].numbered:', "if False:"),
     ("stack", "if causal and getattr(config, name):", "if False:"),
     ("config", "if not self.given(name):", "if getattr(self, name) in (None, 0, ()):"),

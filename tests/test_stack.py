@@ -389,3 +389,16 @@ def test_gradients_of_each_text_of_a_padded_batch(switches):
         expected = torch.func.grad(total)(parameters, tokens[row], real[row])
         for name, gradient in expected.items():
             close(found[name][row], gradient, 1e-3)
+
+
+@pytest.mark.parametrize("scheme", [
+    dict(positions="none"), dict(positions="alibi"), dict(positions="t5", buckets=4, bucket_distance=8)])
+def test_positions_that_nothing_would_read_are_refused(scheme):
+    with pytest.raises(ValueError, match="positions were given: this model's .* go by the place in the row"):
+        Decoder(config(**scheme))(torch.arange(5)[None], positions=torch.arange(5)[None])
+
+
+@pytest.mark.parametrize("name", ["masked_head", "pooler"])
+def test_a_head_of_encoders_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} = True: expected False, only an Encoder has one"):
+        Decoder(config(**{name: True}))
