@@ -335,7 +335,9 @@ def test_handles_and_gradients():
     scale.load_state_dict({"n": torch.tensor(5.0)})
     assert scale.n == 5 and dict(scale.state_dict())["n"] == 5
     output, grads = scale.gradients(torch.ones(2))
-    assert output.tolist() == [5, 5] and grads[0].tolist() == [5, 5]
+    weights = torch.tensor([1.7, 2.7]).cos()  # (2,)  of the sum that is differentiated
+    assert output.tolist() == [5, 5] and list(grads) == ["0", "n"]
+    assert torch.allclose(grads["0"], 5 * weights) and torch.allclose(grads["n"], weights.sum())
     with pytest.raises(AttributeError, match="nope"):
         scale.nope  # noqa: B018
 
@@ -722,8 +724,75 @@ def graded_by_gradients():
     made = course.exercise("times")
     made.mistakes.clear()
     made._cases = lambda g: [(torch.randn(2, 3, generator=g), 2)]
-    made.call(lambda f, x, n: f.gradients(x, n))
+    made.gradients = True
     return made
+
+
+CUTS = {
+    "no gradient": ("return x.detach() * n", "no gradient reaches x"),
+    None: ("return x * n / 2 + x.detach() * n / 2", "the gradient of x is not: 6 of 6 numbers differ"),
+    "a known one": ("return x * n * 0 + x.detach() * n", "the gradient of x is not"),
+    "an error": ("y = (x * n).exp()\n    z = y * y\n    y.log_()\n    return y + z.detach() - z",
+                 "it has no gradient: RuntimeError"),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_where_a_model_is_trained_through_an_answer_its_gradient_counts(name):
+    body, reason = CUTS[name]
+    space = {"torch": torch}
+    exec(f"def times(x, n):\n    {body}", space)
+    exercise = graded_by_gradients()
+    exercise.mistakes_are(("a known one", "it counts as nothing.", lambda x, n: x.detach() * n + x * 0))
+    report = exercise.judge(space["times"], 0)
+    assert (report.state, report.stage, report.points) == ("wrong", "gradient", 0)
+    assert reason in report.reason and report.mistake == (None if name == "an error" else name)
+    assert report.general == (name == "no gradient")
+    exercise.gradients = False
+    assert exercise.judge(space["times"], 0).state == "passed"
+
+
+def test_a_gradient_that_is_not_finite_or_nothing_is_not_asked_for():
+    exercise = graded_by_gradients()
+    exercise.contracts.clear()
+    for right in (lambda x, n: (x - x).sqrt(), lambda x, n: x * 0 + 1):
+        exercise.reference_answer, exercise._known = right, {}
+        assert exercise.judge(lambda x, n, f=right: f(x.detach(), n), 0).state == "passed"
+
+
+def test_parameters_of_a_layer_need_their_gradients_too():
+    class Right(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return x * self.w
+
+    class Cut(Right):
+        def forward(self, x):
+            return x * self.w.data
+
+    exercise = graded_by_gradients()
+    exercise.reference_answer = Right
+    exercise._cases = lambda g: [(torch.ones(2),)]
+    exercise.call(lambda impl, x: impl()(x))
+    exercise.contracts.clear()
+    assert exercise.judge(Right, 0).state == "passed"
+    report = exercise.judge(Cut, 0)
+    assert report.mistake == "no gradient" and "no gradient reaches w" in report.reason
+
+
+def test_known_mistakes_may_stand_in_tables():
+    exercise = course.exercise("times")
+    exercise.mistakes.clear()
+    exercise.mistakes_are(("plus", "it adds.", lambda x, n: x + n))
+    exercise.edits_are(("minus", "it subtracts.", "x * n", "x - n"))
+    x = torch.ones(2, 3)
+    assert [function(x, 3).unique().tolist() for *_, function in exercise.mistakes] == [[4], [-2]]
+    assert exercise.judge(lambda x, n: x - n, 0).mistake == "minus"
+    with pytest.raises(ValueError, match="'gone': 'x @ n' occurs 0 times, expected once"):
+        exercise.edits_are(("gone", "", "x @ n", "x"))
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -15,13 +15,14 @@ from tx.course.grading.notebook import Cell, Notebook
 from tx.course.grading.sandbox import Sandbox
 from tx.course.grading.submission import Submission, judge_notebook
 
-SEEDS = (0, 1, 2)
+SEEDS = range(30)  # an answer that only some of them catch is not caught
 PAGE = live.ROOT / "book" / "graders-proof.md"
 MUTANTS = live.ROOT / "tests" / "mutants"
 CAUGHT = {
     "error": "it raises an error", "nothing": "it returns nothing", "type": "the type of the result",
     "shape": "the shape", "dtype": "the kind of number", "value": "the numbers",
     "raises": "bad input is accepted or badly refused", "changed": "its arguments change",
+    "gradient": "the gradients",
 }  # fmt: skip
 
 
@@ -58,6 +59,7 @@ class Proof:
         self._handed_out(sandbox)
         self._known()
         self._written(sandbox)
+        self._every_seed()
 
     def _handed_out(self, sandbox):
         start = "wrong" if self.exercise.kind == "debug" else "todo"
@@ -89,16 +91,23 @@ class Proof:
             self._problem(f"{len(mine) - good} wrong and {good} right answers; 5 and 2 are the least")
         for answer in sorted(mine, key=lambda a: a.expect != "passed"):
             allowed = (answer.expect,) if answer.expect else ("wrong", "error")
-            seeds = SEEDS if answer.target is not None else SEEDS[:1]
-            reports = [judge(self.exercise, answer, sandbox, seed) for seed in seeds]
-            for report in reports:
-                if report.state not in allowed:
-                    self._problem(f"{answer.what!r} is {report.state}, not {' or '.join(allowed)}"
-                                  f": {report.reason}")  # fmt: skip
-                    break
-                if report.state == "wrong" and not (report.called or report.contract):
-                    self._problem(f"{answer.what!r} fails, and nothing says where")
-            self.rows.append((answer, reports[0]))
+            report = judge(self.exercise, answer, sandbox, SEEDS[0])
+            if report.state not in allowed:
+                self._problem(f"{answer.what!r} is {report.state}, not {' or '.join(allowed)}: {report.reason}")
+            if report.state == "wrong" and not (report.called or report.contract):
+                self._problem(f"{answer.what!r} fails, and nothing says where")
+            self.rows.append((answer, report))
+
+    def _every_seed(self):
+        """What is wrong is caught on the cases of every seed, and what is right never."""
+        out = self.exercise.out_of_reach
+        answers = [(name, InProcess(function, out), True) for name, _, function in self.exercise.mistakes]
+        answers += [(a.what, InProcess(a.target, out), a.expect != "passed") for a, report in self.rows
+                    if a.target is not None and (report.stage or not report.breaks)]  # contracts have no seed
+        for seed in SEEDS[1:]:
+            for what, session, is_wrong in answers:
+                if self.exercise.catches(session, seed) != is_wrong:
+                    self._problem(f"{what!r} {'passes' if is_wrong else 'is caught'} with seed {seed}")
 
     def _problem(self, text):
         self.problems.append(f"{self.exercise.name}: {text}")

@@ -8,6 +8,7 @@ results, and this side compares them.
 import inspect
 import os
 import sys
+import textwrap
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ from tx.course.grading.learner import as_torch_comes
 from tx.course.grading.reach import Borrowed
 from tx.course.grading.report import Report
 
+CUT = (
+    "no gradient",
+    "a model is trained through this answer, and something cuts it off: detach, no_grad, .data, .item(), or a new "
+    "tensor made of numbers.",
+)
 KINDS = ("write", "debug", "predict", "measure", "derive")
 
 
@@ -70,15 +76,18 @@ class Exercise:
         hints: three texts; the fourth hint is the solution.
         out_of_reach: dotted names that the answer must not call.
         parts: what the items of a tuple are called, where the answer is one.
+        gradients: whether a model is trained through the answer: then what it gives is also differentiated, with
+            respect to every floating tensor that it gets and to its own parameters.
         tolerance: how far a number may be off.
         seconds: how long one call may take.
 
-    The decorators `cases`, `reference`, `mistake`, `contract` and `call` fill in the rest.
+    The decorators `cases`, `reference`, `mistake`, `contract` and `call` fill in the rest, and the tables
+    `mistakes_are` and `edits_are`.
     """
 
     def __init__(
         self, name, *, chapter, kind, level, minutes, points, page, checks, question, hints,
-        out_of_reach=(), parts=(), tolerance=TOLERANCE, seconds=10.0,
+        out_of_reach=(), parts=(), gradients=False, tolerance=TOLERANCE, seconds=10.0,
     ):  # fmt: skip
         if kind not in KINDS:
             raise ValueError(f"{name}: kind is {kind!r}, known are {', '.join(KINDS)}")
@@ -87,14 +96,14 @@ class Exercise:
         self.name, self.chapter, self.kind, self.level = name, chapter, kind, level
         self.minutes, self.points, self.page = minutes, points, page
         self.checks, self.question, self.hints = checks, question, tuple(hints)
-        self.out_of_reach, self.parts = tuple(out_of_reach), tuple(parts)
+        self.out_of_reach, self.parts, self.gradients = tuple(out_of_reach), tuple(parts), gradients
         self.tolerance, self.seconds = tolerance, seconds
         self.mistakes = []  # name, why, function
         self.contracts = []  # name, function
         self._call = lambda impl, *args: impl(*args)
         self._cases: Any = None  # functions, once the decorators have run
         self.reference_answer: Any = None
-        self._known = {}  # seed -> its cases, the right outcomes, and those of the mistakes
+        self._known = {}  # seed -> its cases, the right outcomes, those of the mistakes, the right gradients
 
     def __repr__(self):
         return f"<Exercise {self.name}>"
@@ -119,6 +128,23 @@ class Exercise:
             return function
 
         return register
+
+    def mistakes_are(self, *table):
+        """Known wrong answers that are one expression each: (name, why, function)."""
+        self.mistakes += table
+
+    def edits_are(self, *table):
+        """Known wrong answers that are the reference with one edit each: (name, why, old, new)."""
+        lines = textwrap.dedent(inspect.getsource(self.reference_answer)).splitlines()
+        start = next(i for i, line in enumerate(lines) if line.startswith(("def ", "class ")))
+        source = "\n".join(lines[start:])
+        for name, why, old, new in table:
+            if source.count(old) != 1:
+                raise ValueError(f"{self.name}, {name!r}: {old!r} occurs {source.count(old)} times, expected once")
+            space: dict[str, Any] = {}
+            code = compile(source.replace(old, new), f"<{self.name}: {name}>", "exec")
+            exec(code, sys.modules[self.reference_answer.__module__].__dict__, space)
+            self.mistakes.append((name, why, space[self.reference_answer.__name__]))
 
     def contract(self, name):
         """A property that every right answer has: check(impl) raises ContractBroken."""
@@ -183,12 +209,90 @@ class Exercise:
             self._show(report, cases[first], mismatches[first])
             report.mistake, report.why = self._fingerprint(seed, got)
             report.general = report.mistake not in [name for name, _, _ in self.mistakes]
+        elif self.gradients:
+            self._check_gradients(report, session, seed)
         if first is None or not _is_another_thing(mismatches[first]):
             self._check_contracts(report, session)
-        if first is None:
+        if first is None and not report.stage:
             report.state = "wrong" if report.breaks else "passed"
             if report.breaks:
                 report.reason = f"a contract breaks: {report.breaks[0]}"
+
+    def _check_gradients(self, report, session, seed):
+        """The numbers are right: so must be the gradients, wherever the right ones are finite."""
+        found = self._wrong_slope(session, seed)
+        if found is None:
+            return
+        case, outcome, asked, got, mismatch = found
+        self._show(report, case, mismatch)
+        report.mistake, report.why = CUT if mismatch.got is None else (None, "")
+        for name, why, function in () if isinstance(got, Raised) else self.mistakes:
+            mistaken = InProcess(function, seconds=self.seconds)
+            if self._run(mistaken, case).equals(outcome, self.tolerance):
+                slopes = self._slopes(mistaken, case)
+                if not compare({k: slopes[k] for k in asked}, {k: got[k] for k in asked}, self.tolerance):
+                    report.mistake, report.why = name, why
+                    break
+        report.general = report.mistake == CUT[0]
+
+    def _wrong_slope(self, session, seed):
+        """The first case with wrong gradients, or None: (case, its outcome, right ones, these, Mismatch)."""
+        self._expected(seed)
+        cases, outcomes, _, right = self._known[seed]
+        if not right:
+            session_of_right = InProcess(self.reference_answer, seconds=self.seconds)
+            right += [{} if isinstance(case, raises) else self._slopes(session_of_right, case) for case in cases]
+        for case, outcome, slopes in zip(cases, outcomes, right, strict=True):
+            asked = {k: x for k, x in slopes.items() if x is not None and x.isfinite().all() and x.any()}
+            if not asked:
+                continue
+            try:
+                got = self._slopes(session, case)
+            except Raised as error:
+                got = error
+            mismatch = self._slope_mismatch(asked, got)
+            if mismatch:
+                return case, outcome, asked, got, mismatch
+        return None
+
+    def _slopes(self, session, case):
+        """The gradients of an answer on a case, by the name of what they belong to."""
+        session.slopes = {}
+        try:
+            self._call(session.impl, *case)
+            return session.slopes
+        finally:
+            session.slopes = None
+
+    def _slope_mismatch(self, expected, got):
+        """How gradients differ from the expected ones, or None."""
+        if isinstance(got, Raised):
+            line = f"the result is right, but it has no gradient: {words.error_line(got)}"
+            return Mismatch("gradient", line, "a gradient", got)
+        layer = getattr(self.reference_answer, "forward", None)
+        names = list(inspect.signature(layer or self.reference_answer).parameters)[bool(layer) :]
+        for key, slope in expected.items():
+            name = names[int(key)] if key.isdecimal() else key
+            if got.get(key) is None:
+                line = f"the result is right, but no gradient reaches {name}"
+                return Mismatch("gradient", line, slope, None, f", gradient of {name}")
+            mismatch = compare(slope, got[key], self.tolerance)
+            if mismatch:
+                mismatch.words = f"the result is right, but the gradient of {name} is not: {mismatch.words}"
+                mismatch.kind, mismatch.path = "gradient", f", gradient of {name}"
+                return mismatch
+        return None
+
+    def catches(self, session, seed):
+        """Whether a seed's cases find an answer wrong, contracts aside; it stops at the first sign."""
+        try:
+            with as_torch_comes():
+                for case, expected in zip(*self._expected(seed), strict=True):
+                    if self._mismatch(case, expected, self._run(session, case)):
+                        return True
+                return self.gradients and self._wrong_slope(session, seed) is not None
+        except (Borrowed, TimedOut):
+            return True
 
     def _note_first_wrong(self, report, cases, expected, got):
         """Of an answer that is too slow, say what was wrong before."""
@@ -209,12 +313,12 @@ class Exercise:
                     raise outcome.raised  # the reference of this exercise has a bug
             if len(self._known) > 3:
                 self._known.clear()
-            self._known[seed] = cases, expected, {}
+            self._known[seed] = cases, expected, {}, []
         return self._known[seed][:2]
 
     def _mistaken(self, seed):
         """What the known mistakes give on the cases of a seed: (name, why, outcomes), one by one."""
-        cases, _, known = self._known[seed]
+        cases, _, known, _ = self._known[seed]
         for name, why, function in self.mistakes:
             if name not in known:
                 known[name] = self._outcomes(function, cases)

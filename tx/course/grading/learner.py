@@ -72,8 +72,9 @@ class Learner:
         ):
             torch.manual_seed(0)  # two sides that draw numbers draw the same ones
             if request["do"] == "gradients":
+                own = dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
                 leaves, args = tracked(args)
-                result = gradients(self.traps.guarded(target), leaves, args, kwargs)
+                result = gradients(self.traps.guarded(target), {**leaves, **own}, args, kwargs)
             elif request["do"] == "get":
                 return {"result": self.traps.guarded(getattr)(target, *args), "changed": []}
             else:
@@ -122,25 +123,29 @@ def as_torch_comes():
 
 
 def tracked(args):
-    """Leaves for the gradients of the floating tensors in args, and args with copies of the leaves.
+    """Leaves for the gradients of the floating tensors in args, by position, and args with copies of the leaves.
 
     Code that fills its argument in place can do so with a copy, not with a leaf.
     """
-    floating = [isinstance(x, torch.Tensor) and x.is_floating_point() for x in args]
-    leaves = [x.clone().requires_grad_() for x, f in zip(args, floating, strict=True) if f]
-    copies = iter(leaves)
-    return leaves, tuple(next(copies).clone() if f else x for x, f in zip(args, floating, strict=True))
+    leaves = {str(i): x.clone().requires_grad_() for i, x in enumerate(args)
+              if isinstance(x, torch.Tensor) and x.is_floating_point()}  # fmt: skip
+    return leaves, tuple(leaves[str(i)].clone() if str(i) in leaves else x for i, x in enumerate(args))
 
 
 def gradients(f, leaves, args, kwargs):
-    """f's output, and the gradient of its sum with respect to every leaf.
+    """f's output, and by name the gradients of a weighted sum of its numbers with respect to every leaf.
 
-    Returns (output, tuple of gradients); a leaf that does not reach the output gets None.
+    The weights all differ, so that no gradient cancels (the sum of a softmax has none). A leaf that does not
+    reach the output gets None.
     """
     output = f(*args, **kwargs)
-    if not isinstance(output, torch.Tensor) or not output.requires_grad:
-        return output, (None,) * len(leaves)
-    return output, torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+    several = isinstance(output, (list, tuple))
+    parts = [x for x in (output if several else [output]) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not parts:
+        return output, dict.fromkeys(leaves)
+    weights = [torch.arange(1.7, x.numel() + 1).cos().view_as(x).to(x) for x in parts]  # each as its part
+    found = torch.autograd.grad(parts, list(leaves.values()), weights, allow_unused=True)  # each as its leaf
+    return output, dict(zip(leaves, found, strict=True))
 
 
 def describe(error):
