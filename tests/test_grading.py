@@ -335,7 +335,7 @@ def test_handles_and_gradients():
     scale.load_state_dict({"n": torch.tensor(5.0)})
     assert scale.n == 5 and dict(scale.state_dict())["n"] == 5
     output, grads = scale.gradients(torch.ones(2))
-    weights = torch.tensor([1.7, 2.7]).cos()  # (2,)  of the sum that is differentiated
+    weights = torch.tensor([0.0, 1.0]).cos()  # (2,)  of the sum that is differentiated
     assert output.tolist() == [5, 5] and list(grads) == ["0", "n"]
     assert torch.allclose(grads["0"], 5 * weights) and torch.allclose(grads["n"], weights.sum())
     with pytest.raises(AttributeError, match="nope"):
@@ -1058,23 +1058,25 @@ def test_the_proof_finds_what_does_not_hold(house, sandbox, monkeypatch):
         mutants.Answer("times", "ends it", None, "import os; os._exit(0)", "error"),
         mutants.Answer("times", "calls it", None, answer("return torch.mul(x, n)")[0], "borrowed"),
         mutants.Answer("times", "calls it here", checked(lambda x, n: torch.mul(x, n))),
+        mutants.Answer("times", "is lucky", checked(lambda x, n: x * n if x[0, 0] < 0 or x.numel() < 6 else x)),
     ]
     right = [mutants.Answer("times", "is wrong", checked(lambda x, n: x - n), expect="passed")]
     monkeypatch.setattr(proof, "answers", lambda: {"times": wrong + right})
     found = proof.Proof(live.catalogue()["times"], sandbox)
     assert [problem.partition(": ")[2].partition(":")[0] for problem in found.problems] == [
         "it knows 2 mistakes; four are the least",
-        "5 wrong and 1 right answers; 5 and 2 are the least",
+        "6 wrong and 1 right answers; 5 and 2 are the least",
         "'is wrong' is wrong, not passed",
         "'is right' is passed, not wrong or error",
         "'calls it here' is borrowed, not wrong or error",
+        "'is lucky' passes with seed 4",
     ]
     sections = {"times": found.section()}
     assert (
         "| wrong: adds &#124; \\* | wrong | the numbers; “zero stays zero” breaks"
         " | added instead of multiplied |" in sections["times"]
     )
-    assert "| wrong answers, caught | 4 of 5 |" in proof.totals(sections)
+    assert "| wrong answers, caught | 5 of 6 |" in proof.totals(sections)
     assert "named | 1 of 1 (100 %) |" in proof.totals(sections)
     assert "by a general one | 1, 0 |" in proof.totals(sections)
     assert proof.sections_of(proof.page(sections)) == sections

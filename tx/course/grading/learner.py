@@ -135,15 +135,15 @@ def tracked(args):
 def gradients(f, leaves, args, kwargs):
     """f's output, and by name the gradients of a weighted sum of its numbers with respect to every leaf.
 
-    The weights all differ, so that no gradient cancels (the sum of a softmax has none). A leaf that does not
-    reach the output gets None.
+    The weights all differ, so that no gradient cancels (the sum of a softmax has none); the first is 1. A leaf
+    that does not reach the output gets None.
     """
     output = f(*args, **kwargs)
     several = isinstance(output, (list, tuple))
     parts = [x for x in (output if several else [output]) if isinstance(x, torch.Tensor) and x.requires_grad]
     if not parts:
         return output, dict.fromkeys(leaves)
-    weights = [torch.arange(1.7, x.numel() + 1).cos().view_as(x).to(x) for x in parts]  # each as its part
+    weights = [torch.arange(float(x.numel())).cos().view_as(x).to(x) for x in parts]  # each as its part
     found = torch.autograd.grad(parts, list(leaves.values()), weights, allow_unused=True)  # each as its leaf
     return output, dict(zip(leaves, found, strict=True))
 
