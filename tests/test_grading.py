@@ -1077,7 +1077,7 @@ def test_the_proof_finds_what_does_not_hold(house, sandbox, monkeypatch):
         " | added instead of multiplied |" in sections["times"]
     )
     assert "| wrong answers, caught | 5 of 6 |" in proof.totals(sections)
-    assert "named | 1 of 1 (100 %) |" in proof.totals(sections)
+    assert "named | 1 of 2 (50 %) |" in proof.totals(sections)
     assert "by a general one | 1, 0 |" in proof.totals(sections)
     assert proof.sections_of(proof.page(sections)) == sections
 
