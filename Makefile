@@ -1,7 +1,7 @@
 # One command each. `make help` lists them; README.md gives the same commands for systems without make.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book read lab grade test check notebooks weights update reset clean
+.PHONY: help setup book read lab grade test check notebooks trials weights update reset clean
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
@@ -101,6 +101,9 @@ test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, types, a
 notebooks: .venv/.all  ## run every notebook again and store its outputs in normal form
 	@$(PY) -m tx.course.authoring.quoting
 	@$(PY) -m tx.course.authoring.notebooks
+
+trials: .venv/.core  ## run every trial of book/trials again: many seeds, a few minutes
+	@for trial in book/trials/0*.py; do $(PY) $$trial || exit 1; done
 
 clean:  ## remove what was built (not .venv, not your work)
 	@rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis
