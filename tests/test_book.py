@@ -323,6 +323,31 @@ def test_exercise_or_solution(path):
     assert not complaints, "\n".join(complaints)
 
 
+def first_page(letter, pages):
+    """The number of the first page that uses a letter in a shape, a formula or a bit of code; None for none."""
+    for number, notebook in enumerate(pages):
+        for cell in notebook.cells:
+            shapes = r"#\s*(\(.*)" if cell.cell_type == "code" else r"(\$[^$]+\$|`[^`\n]+`|\([^()\n]*,[^()\n]*\))"
+            if re.search(rf"(?<![\w\\]){letter}(?!\w)", "\n".join(re.findall(shapes, cell.source))):
+                return number
+    return None
+
+
+def test_the_notation_page_says_where_a_letter_comes_first():
+    table = (ROOT / "book/notation.md").read_text(encoding="utf-8").split("## Letters")[1].split("\n\n")[1]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    pages = [notebooks.read(path) for path in BOOK]
+    said = {re.findall(r"\w+", row[0])[-1]: re.findall(r"chapter (\d+)", row[-1]) for row in rows}
+    found = {letter: [str(n)] if (n := first_page(letter, pages)) is not None else [] for letter in said}
+    assert len(said) > 12 and found == said
+
+
+def test_an_entropy_and_the_matrices_are_written_in_one_way():
+    for path in BOOK:
+        text = "\n".join(cell.source for cell in notebooks.read(path).cells)
+        assert not re.findall(r"\bW_[qkvo]\b|\bH\([pP\\]", text), path.name
+
+
 # ── a rule that cannot fail is no rule ───────────────────────────────────────────────────────────
 
 

@@ -151,7 +151,7 @@ def causal():
 def window(W):
     """A query sees keys less than W positions away, itself counted: |q_pos - k_pos| < W.
 
-    `causal() & window(W)` is the sliding window of Mistral: exactly W keys, the query among them.
+    `causal() & window(W)` is the sliding window of Mistral: at most W keys, the query's own among them.
     """
     _check_window(W)
 

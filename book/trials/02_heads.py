@@ -29,7 +29,8 @@ def says(runs):
     assert all(run in alike for run in stuck) and len(same) + len(idle) == len(stuck)
     bad = {case: sum(run["loss"] > 0.5 for run in several) for case, several in runs.items()}
     return [f"{SEEDS} seeds", f"{len(stuck)} of {len(alike)} starts with equal signs",
-            f"none of {SEEDS - len(alike)} with opposite ones", f"In {len(same)} both heads", f"in {len(idle)} one head",
+            f"none of {SEEDS - len(alike)} with opposite ones", f"In {len(same)} both heads",
+            f"in {len(idle)} one head",
             *(f"with {words}: {bad[case]}" for case, words in WORDS.items())]
 
 

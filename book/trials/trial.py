@@ -56,4 +56,4 @@ def dumps(stored, runs):
 def band(runs, key="loss", digits=4):
     """The smallest and the largest, as a page writes them."""
     low, high = (f"{f(run[key] for run in runs):.{digits}f}" for f in (min, max))
-    return low if low == high else f"{low} to {high}"
+    return f"{low} in all" if low == high else f"{low} to {high}"
