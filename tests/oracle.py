@@ -18,6 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 LLAMA = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, intermediate_size=48, max_position_embeddings=64)  # fmt: skip
 PLAIN = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+FOLDERS = tempfile.TemporaryDirectory(prefix="tx-oracle-")  # gone when the tests end
 GPT = dict(vocab_size=61, n_embd=32, n_layer=3, n_head=4, n_positions=64)
 DEBERTA = dict(PLAIN, relative_attention=True, position_biased_input=False, type_vocab_size=0)
 BART = dict(vocab_size=61, d_model=32, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
@@ -173,7 +174,7 @@ def checkpoint(name, seed=1):
     for buffer_name, buffer in model.named_buffers():
         if buffer_name == "final_logits_bias":
             buffer.normal_(generator=g)
-    folder = Path(tempfile.mkdtemp(prefix="tx-oracle-"))
+    folder = Path(tempfile.mkdtemp(dir=FOLDERS.name))
     model.save_pretrained(folder)
     return model, folder
 

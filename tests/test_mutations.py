@@ -9,6 +9,7 @@ fail. An edit that no longer applies is a failure too, so that the list follows 
 
 import os
 import sys
+import tempfile
 from importlib.machinery import SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -457,8 +458,10 @@ def survives(module, old, new):
     source = path.read_text(encoding="utf-8")
     if old not in source:
         return "the edit does not apply any more"
+    scratch = tempfile.TemporaryDirectory()  # what a child leaves that ends without cleaning up
     child = os.fork()
     if child == 0:
+        os.environ["TMPDIR"] = tempfile.tempdir = scratch.name
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(nowhere.fileno(), 2)
@@ -467,6 +470,7 @@ def survives(module, old, new):
         quiet = ["-x", "-q", "-p", "no:cacheprovider"]
         os._exit(int(pytest.main([*quiet, *tests])))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    scratch.cleanup()
     return None if code == 1 else f"survived (pytest ended with {code})"
 
 
