@@ -6,10 +6,13 @@ import json
 import linecache
 import math
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +25,12 @@ import grading_course as course  # noqa: E402
 
 from tx.course import contracts  # noqa: E402
 from tx.course.authoring import proof  # noqa: E402
-from tx.course.grading import live, plugin, tables, wire  # noqa: E402
+from tx.course.grading import live, plugin, processes, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
 from tx.course.grading.advice import advise  # noqa: E402
 from tx.course.grading.comparing import compare, name_of, telling  # noqa: E402
 from tx.course.grading.impl import Gone, InProcess, TimedOut, time_limit  # noqa: E402
+from tx.course.grading.learner import captured  # noqa: E402
 from tx.course.grading.notebook import (  # noqa: E402
     Notebook,
     Unreadable,
@@ -198,6 +202,96 @@ def test_a_module_that_is_loaded_late_is_trapped_from_the_next_call_on(judged, m
     early = answer("rgb_to_hsv(1, 1, 1)\nreturn x * n")
     assert judged(late).state == "borrowed"
     assert judged("from colorsys import rgb_to_hsv", early).state == "borrowed"
+
+
+WAYS = {
+    "torch.softmax": [
+        lambda x: torch._softmax(x, -1, False), lambda x: torch.ops.aten.softmax(x, -1),
+        lambda x: torch.ops.aten._softmax.default(x, -1, False), lambda x: torch._VF.softmax(x, -1),
+        lambda x: torch._C._VariableFunctions._softmax(x, -1, False), lambda x: torch._safe_softmax(x, -1),
+        lambda x: torch._C._special.special_softmax(x, -1), lambda x: torch.sparse.softmax(x.to_sparse(), -1),
+    ],
+    "torch.nn.functional.cross_entropy": [
+        lambda x: torch._C._nn.cross_entropy_loss(x, torch.zeros(2).long()),
+        lambda x: torch.ops.aten.cross_entropy_loss(x, torch.zeros(2).long()),
+    ],
+    "torch.nn.functional.scaled_dot_product_attention": [
+        lambda x: torch._C._nn.scaled_dot_product_attention(x, x, x),
+        lambda x: torch._scaled_dot_product_attention_math(x, x, x),
+    ],
+    "torch.cdist": [lambda x: torch._VF.cdist(x, x, 2.0, None), lambda x: torch._euclidean_dist(x, x)],
+    "torch.func.grad": [
+        lambda x: x.requires_grad_().sum().backward(), lambda x: torch.func.jvp(torch.sum, (x,), (x,)),
+        lambda x: torch.func.jacfwd(torch.sum)(x), lambda x: torch.func.linearize(torch.sum, x),
+        lambda x: torch.autograd.functional.hvp(lambda x: (x * x).sum(), x, x),
+        lambda x: torch.autograd.graph._engine_run_backward((x.requires_grad_().sum(),), (x,), False),
+        lambda x: forward_slope(x),
+    ],
+}  # fmt: skip
+ANOTHER_THING = {
+    "torch.softmax": [lambda x: torch.log_softmax(x, -1), lambda x: torch._log_softmax(x, -1, False)],
+    "torch.nn.functional.nll_loss": [lambda x: torch.nn.functional.poisson_nll_loss(x, x)],
+    "torch.cdist": [lambda x: torch.dist(x, x)],
+    "torch.func.grad": [lambda x: torch.func.vmap(torch.sum)(x.requires_grad_()).detach()],
+    "torch._safe_softmax": [lambda x: torch.softmax(x, -1)],
+}
+
+
+def forward_slope(x):
+    with torch.autograd.forward_ad.dual_level():
+        return torch.autograd.forward_ad.make_dual(x, x)
+
+
+@pytest.mark.parametrize("name", sorted(WAYS | ANOTHER_THING))
+def test_out_of_reach_is_what_a_name_does_by_whatever_way(name):
+    closed = course.exercise("times")
+    closed.out_of_reach = (name,)
+    for number, way in enumerate(WAYS.get(name, ())):
+        report = closed.judge(lambda x, n, way=way: way(x))
+        assert report.state == "borrowed", (number, report.reason)
+    for number, way in enumerate(ANOTHER_THING.get(name, ())):
+        report = closed.judge(checked(lambda x, n, way=way: (way(x), x * n)[1]))
+        assert report.state == "passed", (number, report.reason)
+    for way in WAYS["torch.softmax"][:5]:
+        way(torch.zeros(1, 1))  # no trap is left
+
+
+def test_an_operator_that_a_cell_has_kept_is_trapped_too(judged, monkeypatch):
+    monkeypatch.setattr(course.times, "out_of_reach", ("torch.softmax",))
+    keep = "soft = torch.ops.aten._softmax.default\nassert soft(torch.zeros(1), 0, False) == 1"
+    assert judged(keep, answer("return soft(x, -1, False)")).reason.startswith("it calls torch.ops.aten._softmax")
+    assert judged(keep, OWN).state == "passed"
+
+
+def test_what_another_thread_calls_the_answer_did_not():
+    asked, done = threading.Event(), threading.Event()
+
+    def bystander():
+        asked.wait()
+        with contextlib.suppress(BaseException):
+            torch.mul(torch.ones(1), 2)
+        done.set()
+
+    def patient(x, n):
+        asked.set()
+        done.wait()
+        return x * n
+
+    def by_a_thread_of_its_own(x, n):
+        out = []
+
+        def hidden():
+            with contextlib.suppress(BaseException):
+                out.append(torch.mul(x, n))
+
+        thread = threading.Thread(target=hidden)
+        thread.start()
+        thread.join()
+        return out[0]
+
+    threading.Thread(target=bystander, daemon=True).start()
+    assert course.times.judge(checked(patient)).state == "passed"
+    assert course.times.judge(by_a_thread_of_its_own).state == "borrowed"
 
 
 def test_a_required_error_must_be_of_that_kind():
@@ -654,6 +748,52 @@ def test_no_orphan_goes_on_looping_when_the_grader_is_killed():
     raise AssertionError("the loop went on without its grader")
 
 
+STARTS = """
+import os, subprocess, sys
+sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+started = [subprocess.Popen(sleeps).pid, subprocess.Popen(sleeps, start_new_session=True).pid]
+read, write = os.pipe()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        os.write(write, str(os.getpid()).encode())
+        os.execv(sleeps[0], sleeps)
+    os._exit(0)
+started.append(int(os.read(read, 9)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process without its parent cannot be found")
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_what_a_notebook_has_started_ends_with_it(way, tmp_path):
+    path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", STARTS, answer("print(*started)\nreturn x"))
+    opened = Sandbox(way)
+    try:
+        report = judge_notebook(Notebook.read(path), course.times, opened)
+        started = [int(pid) for pid in report.printed.split()[:3]]
+        assert len(started) == 3, report
+        for _ in range(100):
+            alive = [pid for pid in started if pid in processes._running()]
+            if not alive:
+                break
+            time.sleep(0.1)
+        assert not alive
+    finally:
+        opened.close()
+
+
+def test_processes_are_found_without_a_proc_too(monkeypatch):
+    ours = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert ours.pid in processes._below(os.getpid())
+        monkeypatch.setattr(processes, "Path", lambda path: Path(os.devnull))
+        if shutil.which("ps"):
+            assert ours.pid in processes._below(os.getpid())
+    finally:
+        ours.kill()
+        ours.communicate()
+
+
 def test_cells_that_loop_or_exit_are_left_out_and_the_rest_is_graded(hurried, judged):
     report = judged("while True: pass", OWN, "import os\nos._exit(0)", "1 / 0", "raise SystemExit")
     assert report.state == "passed"
@@ -712,10 +852,14 @@ def test_a_cell_that_became_text(judged, sandbox, tmp_path):
 
 SETTINGS = ["torch.set_grad_enabled(False)", "torch.set_default_dtype(torch.float64)",
             "torch.set_default_device('meta')"]  # fmt: skip
+CONTEXTS = ["torch.inference_mode()", "torch.device('meta')", "torch.autocast('cpu', torch.bfloat16)",
+            "torch.utils._device.DeviceContext('meta')", "warnings.catch_warnings(action='error')"]  # fmt: skip
 FILLED = """
+import warnings
 def times(x, n):
     assert x.dtype == torch.float32 and x.device.type == "cpu"
-    return x * n + torch.zeros(1)
+    warnings.warn("a warning is no error")
+    return x * n @ torch.eye(x.shape[-1]) + torch.zeros(1)
 """
 
 
@@ -808,6 +952,19 @@ def test_what_a_notebook_sets_for_torch_changes_no_verdict(setting, sandbox, tmp
     assert restored() == before  # the notebook has its setting back
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_what_a_notebook_has_entered_changes_no_verdict(context, sandbox, tmp_path):
+    entered = f"import warnings\n(context := {context}).__enter__()"
+    path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", entered, (FILLED, "times"))
+    report = judge_notebook(Notebook.read(path), graded_by_gradients(), sandbox)
+    assert report.state == "passed", report.reason
+    space = {"torch": torch, "warnings": warnings}
+    exec(FILLED, space)
+    with eval(context, space):
+        report = graded_by_gradients().judge(space["times"])
+    assert report.state == "passed", report.reason
+
+
 @pytest.fixture
 def restored():
     """restored() -> torch's settings now; afterwards they are as before."""
@@ -836,6 +993,25 @@ def test_printing_is_capped_and_shown(judged):
     report = judged(answer("print('y' * 10**6)\nfor _ in range(1000): print('z' * 999)\nreturn x"))
     assert report.state == "wrong" and 0 < len(report.printed) <= 2000
     assert "printed" in "\n".join(words.details(report))
+
+
+PRINTS = """
+import threading
+def tick():
+    while True:
+        print("tick")
+threading.Thread(target=tick, daemon=True).start()
+"""
+
+
+def test_a_thread_that_prints_disturbs_nobody(judged):
+    for _ in range(3):
+        assert judged(PRINTS, OWN).state == "passed"
+    assert judged(PRINTS, answer("print('mine')\nreturn x")).printed.replace("mine", "").strip() == ""
+    with captured():
+        first = sys.stdout
+    with captured():  # the thread may still be printing to the first one
+        assert sys.stdout is first
 
 
 def test_the_childs_house_is_empty(judged):
