@@ -1,6 +1,7 @@
 """The grader: its wire, its verdicts, what it survives, and what it says."""
 
 import contextlib
+import dataclasses
 import inspect
 import json
 import linecache
@@ -34,7 +35,7 @@ from tx.course.grading.learner import captured  # noqa: E402
 from tx.course.grading.notebook import (  # noqa: E402
     Notebook,
     Unreadable,
-    begun,
+    as_it_came,
     fingerprint,
     without_magics,
 )
@@ -624,11 +625,13 @@ def test_a_stub_that_is_still_reached(judged):
     assert judged((course.STUB.format(name="times"), "times")).reason == ""
 
 
-def test_no_stub_of_the_course_looks_begun():
+def test_every_cell_of_the_course_knows_that_it_is_untouched():
     for path in sorted(live.FOLDER.glob("*.ipynb")):
         for cell in Notebook.read(path).cells:
-            if cell.exercise and "NotImplementedError" in cell.source:
-                assert not begun(cell.source), (path, cell.exercise)
+            if cell.exercise:
+                came = f'{path.name}, {cell.exercise}: "came" in "tx" has to be "{as_it_came(cell.source)}"'
+                assert cell.untouched, came
+                assert not dataclasses.replace(cell, source=cell.source + "y = 1").untouched
 
 
 # ── a notebook in a process of its own ───────────────────────────────────────────────────────────
@@ -976,6 +979,66 @@ def restored():
     torch.set_default_device(None)
 
 
+def test_of_several_cells_for_one_exercise_it_is_said_which_counts(judged):
+    added = (course.ADDED.format(name="times"), "times")
+    for cells, state, counts in (
+        ((OWN, added), "wrong", 3), ((added, OWN), "passed", 3), ((OWN, ("def times(:", "times")), "passed", 2),
+        ((OWN, (course.STUB.format(name="times"), "times")), "todo", 3),
+    ):  # fmt: skip
+        report = judged(*cells)
+        assert report.state == state
+        said = " ".join("\n".join(words.details(report)).split())
+        assert f"cells 2 and 3 are tagged for times, and cell {counts} counts" in said
+    assert not judged(OWN).notes
+
+
+@pytest.fixture
+def judged_without(sandbox, tmp_path):
+    """judged_without(number, "text" or "", cells…) -> the report where that cell is text, or gone."""
+
+    def judge(number, becomes, *cells):
+        path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", *cells)
+        notebook = json.loads(path.read_text())
+        notebook["cells"][number - 1]["cell_type"] = "markdown"
+        if not becomes:
+            del notebook["cells"][number - 1]
+        path.write_text(json.dumps(notebook))
+        return judge_notebook(Notebook.read(path), course.times, sandbox)
+
+    return judge
+
+
+def test_a_notebook_without_its_setup_says_so(judged, judged_without):
+    uses, asks = answer("return torch.ones(2)"), (RIGHT.replace("(x,", "(x: torch.Tensor,"), "times")
+    for own in (uses, asks):
+        report = judged_without(1, "", own)
+        assert report.reason.startswith("`torch` is not defined: the setup cell, the first one of the notebook,")
+        assert ", line " in report.reason and "misspelt" not in report.reason
+        report = judged_without(1, "text", own)
+        assert report.reason.startswith("`torch` is not defined: cell 1, the setup, is text now")
+    misspelt = judged_without(1, "", "import torch", answer("return torhc.ones(2)"))
+    assert misspelt.reason.startswith("NameError: name 'torhc' is not defined. Did you mean 'torch'?")
+    assert judged(answer("return zz")).reason.startswith("NameError: name 'zz' is not defined\n")
+
+
+def test_another_exercise_that_became_text_is_named(judged_without):
+    again = (course.RIGHT.format(name="again"), "again")
+    report = judged_without(2, "text", again, answer("return again(x, n)"))
+    assert report.reason.startswith("`again` is not defined: cell 2, which defines it, is text now: make it code")
+
+
+def test_a_cell_may_await_as_in_jupyter(judged):
+    waits = "import asyncio\nasync def three():\n    return 3\ny = await three()"
+    assert judged(waits, answer("return x * (n + y)")).state == "wrong"
+    assert judged(waits, (RIGHT + "assert await three() == y == 3", "times")).state == "passed"
+
+
+def test_a_stub_is_to_do_also_where_it_cannot_be_run(judged, judged_without):
+    stub = course.STUB.format(name="times").replace("(x,", "(x: torch.Tensor,"), "times"
+    assert judged_without(1, "", stub).shown == "todo"
+    assert judged_without(1, "", (RIGHT.replace("(x,", "(x: torch.Tensor,"), "times")).shown == "error"
+
+
 def test_the_tagged_cell_wins(judged):
     report = judged(OWN, "def times(x, n):\n    return x")
     assert report.state == "passed" and "defined again in another cell" in report.notes[0]
@@ -1117,7 +1180,6 @@ def test_the_mistake_is_named_from_the_second_distinct_attempt(tmp_path):
 def test_a_debug_exercise_names_its_bug_after_passing(tmp_path):
     progress, add = Progress(tmp_path / "p.json"), (lambda x, n: x + n)
     first = reported(add, "as it came", course.broken)
-    assert progress.untouched(first)
     for tree in ("as it came", "b", "c"):
         text = "\n".join(words.present(reported(add, tree, course.broken), progress, explain=True))
         assert "added instead" not in text
@@ -1201,9 +1263,21 @@ def test_grade_in_a_cell(house, capsys):
     assert "There is no `times` here yet" in capsys.readouterr().out
     exec(RIGHT + 'grade("times")', space)
     assert capsys.readouterr().out == "  passed    times                    2/2\n"
-    exec('grade("tines")', space)
-    assert "There is no exercise 'tines'; there is times" in capsys.readouterr().out
+    everything = "\n  90_synthetic: times, broken, again\n"
+    for call, said in (
+        ("grade('tines')", "There is no exercise 'tines': did you mean times?"), ("grade()", "Which exercise?"),
+        ("grade('zzz')", "There is no exercise 'zzz'"), ("grade(3)", "There is no exercise 3"),
+        ("grade(times)", "Its name is asked for, in quotes: 'times'"), ("hint()", "Which exercise?"),
+    ):  # fmt: skip
+        exec(call, space | {"hint": live.hint})
+        assert capsys.readouterr().out == said + everything
     assert json.loads((house / ".progress.json").read_text())["exercises"]["times"]["state"] == "passed"
+
+
+def test_the_same_wrong_answer_again_is_offered_a_hint(house, capsys):
+    for offered in (False, True):
+        exec(course.ADDED.format(name="times") + 'grade("times")', {"grade": live.grade})
+        assert ('hint("times")' in capsys.readouterr().out) == offered
 
 
 def test_grade_in_a_solution_leaves_no_trace(house, monkeypatch):
@@ -1272,16 +1346,57 @@ def run(house, pytester):
     return call
 
 
-def test_a_fresh_run_is_an_invitation(run, house):
+def test_a_fresh_run_is_an_invitation(run, house, monkeypatch):
+    monkeypatch.setattr(tables, "FEW", 2)
     code, out, _ = run()
-    assert code == 0 and "Traceback" not in out and "FAIL" not in out
+    assert code == 1 and "Traceback" not in out and "FAIL" not in out
+    assert "Nothing is wrong" in out and "  wrong " not in out and "3 to do" in out
     for line in (
+        "  to do     broken                   0/2    5 minutes; arrives broken: find the bug, repair it",
         "90 · Synthetic                              0 of 3 passed · 0 of 6 points",
         "  to do     times                    0/2    5 minutes",
         "░░░░░░░░░░░░░░░░░░░░ 0 of 3 exercises · 0 of 6 points",
         "next: times, 5 minutes (book/90-synthetic.ipynb, section times)",
     ):
         assert line in out.splitlines(), out
+
+
+def test_the_exit_status_is_0_only_if_all_that_was_asked_for_has_passed(run, house):
+    wrong = course.ADDED.format(name="broken") + "y = 1"  # the bug is still there
+    course.write(house / f"{course.CHAPTER}.ipynb", OWN, (course.STUB.format(name="again"), "again"),
+                 course.cell(wrong, "broken", came="another"))  # fmt: skip
+    for names, status in (("times", 0), ("again", 1), ("broken", 1), ("times or again", 1), ("", 1)):
+        code, out, _ = run("-k", names)
+        assert code == status, (names, out)
+    assert "Nothing is wrong" not in out and "  wrong     broken" in out and "1 wrong" in out
+    assert run("--collect-only")[0] == 0
+    assert run("-k", "nothing_at_all")[0] == 5
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
+def test_make_grade_passes_the_status_on():
+    for command, passed in (("true", True), ("false", False)):
+        made = subprocess.run(["make", "-o", ".venv/.core", "grade", f"PY={command}"], cwd=live.ROOT,
+                              capture_output=True)  # fmt: skip
+        assert (made.returncode == 0) == passed
+
+
+def test_a_name_that_matches_nothing_is_told_the_nearest(run):
+    code, out, _ = run("-k", "tymes or brokn")
+    assert code == 5 and "No exercise matches -k 'tymes or brokn': did you mean times, broken?" in out
+    code, out, _ = run("-k", "zzz")
+    assert code == 5 and "No exercise matches -k 'zzz'\n  90_synthetic: times, broken, again" in out
+    assert "No exercise" not in run("-k", "times")[1]
+
+
+def test_what_cannot_be_done_is_refused_before_anything_is_graded(run, house):
+    for options, fault in (
+        (("--grade-json", f"{house}/none/g.json"), f"--grade-json: there is no folder {house / 'none'}"),
+        (("--grade-json", "."), "is a folder; a file is asked for"),
+        (("--impl", ".", "--class", "."), "--class and --impl both say whose notebooks are graded"),
+    ):  # fmt: skip
+        code, out, err = run(*options)
+        assert code == 4 and fault in err and "passed" not in out
 
 
 def test_a_wrong_answer_gets_our_report_and_no_traceback(run, house):
@@ -1313,7 +1428,7 @@ def test_hints_in_the_shell(run):
     code, out, _ = run("--hint", "times")
     assert code == 0 and "hint 1 of 4" in out
     code, _, err = run("--hint", "tines")
-    assert code == 4 and "there is times" in err
+    assert code == 4 and "did you mean times?" in err and "90_synthetic: times, broken, again" in err
 
 
 def test_a_class(run, house, tmp_path):
@@ -1334,6 +1449,35 @@ def test_a_class(run, house, tmp_path):
     sheet = json.loads((house / "g.json").read_text(encoding="utf-8"))["students"]
     assert list(sheet) == ["ada", "zoë", "bob"] and sheet["bob"]["points"] == 2
     assert not (house / ".progress.json").exists()
+
+
+def test_everybody_in_a_class_counts_and_every_mistake_once(run, house, tmp_path):
+    group = tmp_path / "class"
+    for name in ("ada", "bob", "cleo", "dan", ".git", "ada/.ipynb_checkpoints"):
+        (group / name).mkdir(parents=True)
+    course.handed_out(group / "ada" / f"{course.CHAPTER}.ipynb")  # untouched
+    (group / "ada" / ".ipynb_checkpoints" / f"{course.CHAPTER}-checkpoint.ipynb").write_text("{")
+    (group / "bob" / f"{course.CHAPTER}.ipynb").write_text("{")
+    (group / "dan" / f"{course.CHAPTER} (1).ipynb").write_text("{")
+    assert [(s.name, len(s.files)) for s in students(group)] == [("ada", 1), ("bob", 1), ("cleo", 0), ("dan", 1)]
+    code, out, _ = run("--class", str(group), "--grade-json", f"{house}/g.json")
+    lines = out.splitlines()
+    assert code == 1 and "4 students, 3 exercises" in lines
+    for line in ("ada         ·   ·   ·   0/6", "bob         E   E   E   0/6", "cleo        ·   ·   ·   0/6",
+                 "dan         E   E   E   0/6"):  # fmt: skip
+        assert line in lines, out
+    start = lines.index("the commonest mistakes")
+    mistakes = lines[start + 1 : lines.index("", start)]
+    assert len(mistakes) == 2 and all("1 × 90_synthetic: 90_synthetic" in line for line in mistakes), mistakes
+    assert "is no valid notebook" in mistakes[0] and "make reset" not in mistakes[0]
+    sheet = json.loads((house / "g.json").read_text(encoding="utf-8"))["students"]
+    assert {e["state"] for e in sheet["ada"]["exercises"]} == {"todo"}
+
+
+def test_ones_own_notebook_that_cannot_be_read_is_told_once(run, house):
+    (house / f"{course.CHAPTER}.ipynb").write_text("{")
+    out = run()[1]
+    assert out.count("is no valid notebook") == 1 and out.count("  error ") == 3
 
 
 def test_what_did_not_report_is_not_passed(run, house, monkeypatch):

@@ -4,6 +4,9 @@ It executes the notebook cell by cell, keeps errors for later, and then answers 
 one object that is graded. It holds no reference, no expected value and no grader.
 """
 
+import ast
+import asyncio
+import inspect
 import linecache
 import os
 import sys
@@ -125,7 +128,11 @@ def _execute(notebook, number, source, space):
     place = f"{notebook}[cell {number}]"
     linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
     with captured():
-        exec(compile(source, place, "exec", dont_inherit=True), space)
+        code = compile(source, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        if code.co_flags & inspect.CO_COROUTINE:  # a live notebook awaits at the top level, too
+            asyncio.run(eval(code, space))
+        else:
+            exec(code, space)
 
 
 def _silence_the_course():
