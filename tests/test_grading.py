@@ -13,7 +13,6 @@ import sys
 import textwrap
 import threading
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -856,12 +855,10 @@ def test_a_cell_that_became_text(judged, sandbox, tmp_path):
 SETTINGS = ["torch.set_grad_enabled(False)", "torch.set_default_dtype(torch.float64)",
             "torch.set_default_device('meta')"]  # fmt: skip
 CONTEXTS = ["torch.inference_mode()", "torch.device('meta')", "torch.autocast('cpu', torch.bfloat16)",
-            "torch.utils._device.DeviceContext('meta')", "warnings.catch_warnings(action='error')"]  # fmt: skip
+            "torch.utils._device.DeviceContext('meta')"]  # fmt: skip
 FILLED = """
-import warnings
 def times(x, n):
     assert x.dtype == torch.float32 and x.device.type == "cpu"
-    warnings.warn("a warning is no error")
     return x * n @ torch.eye(x.shape[-1]) + torch.zeros(1)
 """
 
@@ -957,15 +954,20 @@ def test_what_a_notebook_sets_for_torch_changes_no_verdict(setting, sandbox, tmp
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_what_a_notebook_has_entered_changes_no_verdict(context, sandbox, tmp_path):
-    entered = f"import warnings\n(context := {context}).__enter__()"
+    entered = f"(context := {context}).__enter__()"
     path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", entered, (FILLED, "times"))
     report = judge_notebook(Notebook.read(path), graded_by_gradients(), sandbox)
     assert report.state == "passed", report.reason
-    space = {"torch": torch, "warnings": warnings}
+    space = {"torch": torch}
     exec(FILLED, space)
     with eval(context, space):
         report = graded_by_gradients().judge(space["times"])
     assert report.state == "passed", report.reason
+
+
+def test_a_warning_is_no_error_whatever_a_notebook_filters(judged):
+    body = f"import warnings\nwarnings.warn('so much')\n{RIGHT}return times(x, n)"
+    assert judged("import warnings\nwarnings.simplefilter('error')", answer(body)).state == "passed"
 
 
 @pytest.fixture
