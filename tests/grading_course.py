@@ -6,6 +6,7 @@ import torch
 
 from tx.course import contracts
 from tx.course.grading import Exercise, raises, randn
+from tx.course.grading.notebook import as_it_came
 
 CHAPTER = "90_synthetic"
 
@@ -68,9 +69,9 @@ STUB = "def {name}(x, n):\n    raise NotImplementedError\n"
 ADDED = RIGHT.replace("x * n", "x + n")
 
 
-def cell(source, exercise=None):
-    """A code cell, tagged or not."""
-    metadata = {"tags": ["exercise"], "tx": {"exercise": exercise}} if exercise else {}
+def cell(source, exercise=None, **tx):
+    """A code cell, tagged or not; `tx` is more of what its tag says."""
+    metadata = {"tags": ["exercise"], "tx": {"exercise": exercise, **tx}} if exercise else {}
     return {
         "cell_type": "code", "id": "c", "source": source, "metadata": metadata,
         "outputs": [], "execution_count": None,
@@ -78,20 +79,21 @@ def cell(source, exercise=None):
 
 
 def write(path, *cells):
-    """A notebook of (source, exercise) pairs or plain sources, after a cell of imports."""
-    cells = [cell(*c) if isinstance(c, tuple) else cell(c) for c in cells]
-    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {},
-                "cells": [cell("import torch\nfrom tx.course import grade"), *cells]}  # fmt: skip
+    """A notebook of cells, (source, exercise) pairs or plain sources, after a cell of imports."""
+    cells = [c if isinstance(c, dict) else cell(*c) if isinstance(c, tuple) else cell(c) for c in cells]
+    setup = cell("import torch\nfrom tx.course import grade") | {"metadata": {"tags": ["setup"]}}
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [setup, *cells]}
     path.write_text(json.dumps(notebook), encoding="utf-8")
     return path
 
 
 def handed_out(path):
     """The notebook as a learner gets it: two stubs and something broken."""
+    wrong = ADDED.format(name="broken")
     return write(
         path,
         (STUB.format(name="times"), "times"),
         'grade("times")',
-        (ADDED.format(name="broken"), "broken"),
+        cell(wrong, "broken", came=as_it_came(wrong)),
         (STUB.format(name="again"), "again"),
     )

@@ -1,14 +1,17 @@
 """The grader: its wire, its verdicts, what it survives, and what it says."""
 
 import contextlib
+import dataclasses
 import inspect
 import json
 import linecache
 import math
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -22,15 +25,16 @@ import grading_course as course  # noqa: E402
 
 from tx.course import contracts  # noqa: E402
 from tx.course.authoring import proof  # noqa: E402
-from tx.course.grading import live, plugin, tables, wire  # noqa: E402
+from tx.course.grading import live, plugin, processes, tables, wire  # noqa: E402
 from tx.course.grading import report as words  # noqa: E402
 from tx.course.grading.advice import advise  # noqa: E402
 from tx.course.grading.comparing import compare, name_of, telling  # noqa: E402
 from tx.course.grading.impl import Gone, InProcess, TimedOut, time_limit  # noqa: E402
+from tx.course.grading.learner import captured  # noqa: E402
 from tx.course.grading.notebook import (  # noqa: E402
     Notebook,
     Unreadable,
-    begun,
+    as_it_came,
     fingerprint,
     without_magics,
 )
@@ -198,6 +202,96 @@ def test_a_module_that_is_loaded_late_is_trapped_from_the_next_call_on(judged, m
     early = answer("rgb_to_hsv(1, 1, 1)\nreturn x * n")
     assert judged(late).state == "borrowed"
     assert judged("from colorsys import rgb_to_hsv", early).state == "borrowed"
+
+
+WAYS = {
+    "torch.softmax": [
+        lambda x: torch._softmax(x, -1, False), lambda x: torch.ops.aten.softmax(x, -1),
+        lambda x: torch.ops.aten._softmax.default(x, -1, False), lambda x: torch._VF.softmax(x, -1),
+        lambda x: torch._C._VariableFunctions._softmax(x, -1, False), lambda x: torch._safe_softmax(x, -1),
+        lambda x: torch._C._special.special_softmax(x, -1), lambda x: torch.sparse.softmax(x.to_sparse(), -1),
+    ],
+    "torch.nn.functional.cross_entropy": [
+        lambda x: torch._C._nn.cross_entropy_loss(x, torch.zeros(2).long()),
+        lambda x: torch.ops.aten.cross_entropy_loss(x, torch.zeros(2).long()),
+    ],
+    "torch.nn.functional.scaled_dot_product_attention": [
+        lambda x: torch._C._nn.scaled_dot_product_attention(x, x, x),
+        lambda x: torch._scaled_dot_product_attention_math(x, x, x),
+    ],
+    "torch.cdist": [lambda x: torch._VF.cdist(x, x, 2.0, None), lambda x: torch._euclidean_dist(x, x)],
+    "torch.func.grad": [
+        lambda x: x.requires_grad_().sum().backward(), lambda x: torch.func.jvp(torch.sum, (x,), (x,)),
+        lambda x: torch.func.jacfwd(torch.sum)(x), lambda x: torch.func.linearize(torch.sum, x),
+        lambda x: torch.autograd.functional.hvp(lambda x: (x * x).sum(), x, x),
+        lambda x: torch.autograd.graph._engine_run_backward((x.requires_grad_().sum(),), (x,), False),
+        lambda x: forward_slope(x),
+    ],
+}  # fmt: skip
+ANOTHER_THING = {
+    "torch.softmax": [lambda x: torch.log_softmax(x, -1), lambda x: torch._log_softmax(x, -1, False)],
+    "torch.nn.functional.nll_loss": [lambda x: torch.nn.functional.poisson_nll_loss(x, x)],
+    "torch.cdist": [lambda x: torch.dist(x, x)],
+    "torch.func.grad": [lambda x: torch.func.vmap(torch.sum)(x.requires_grad_()).detach()],
+    "torch._safe_softmax": [lambda x: torch.softmax(x, -1)],
+}
+
+
+def forward_slope(x):
+    with torch.autograd.forward_ad.dual_level():
+        return torch.autograd.forward_ad.make_dual(x, x)
+
+
+@pytest.mark.parametrize("name", sorted(WAYS | ANOTHER_THING))
+def test_out_of_reach_is_what_a_name_does_by_whatever_way(name):
+    closed = course.exercise("times")
+    closed.out_of_reach = (name,)
+    for number, way in enumerate(WAYS.get(name, ())):
+        report = closed.judge(lambda x, n, way=way: way(x))
+        assert report.state == "borrowed", (number, report.reason)
+    for number, way in enumerate(ANOTHER_THING.get(name, ())):
+        report = closed.judge(checked(lambda x, n, way=way: (way(x), x * n)[1]))
+        assert report.state == "passed", (number, report.reason)
+    for way in WAYS["torch.softmax"][:5]:
+        way(torch.zeros(1, 1))  # no trap is left
+
+
+def test_an_operator_that_a_cell_has_kept_is_trapped_too(judged, monkeypatch):
+    monkeypatch.setattr(course.times, "out_of_reach", ("torch.softmax",))
+    keep = "soft = torch.ops.aten._softmax.default\nassert soft(torch.zeros(1), 0, False) == 1"
+    assert judged(keep, answer("return soft(x, -1, False)")).reason.startswith("it calls torch.ops.aten._softmax")
+    assert judged(keep, OWN).state == "passed"
+
+
+def test_what_another_thread_calls_the_answer_did_not():
+    asked, done = threading.Event(), threading.Event()
+
+    def bystander():
+        asked.wait()
+        with contextlib.suppress(BaseException):
+            torch.mul(torch.ones(1), 2)
+        done.set()
+
+    def patient(x, n):
+        asked.set()
+        done.wait()
+        return x * n
+
+    def by_a_thread_of_its_own(x, n):
+        out = []
+
+        def hidden():
+            with contextlib.suppress(BaseException):
+                out.append(torch.mul(x, n))
+
+        thread = threading.Thread(target=hidden)
+        thread.start()
+        thread.join()
+        return out[0]
+
+    threading.Thread(target=bystander, daemon=True).start()
+    assert course.times.judge(checked(patient)).state == "passed"
+    assert course.times.judge(by_a_thread_of_its_own).state == "borrowed"
 
 
 def test_a_required_error_must_be_of_that_kind():
@@ -530,11 +624,13 @@ def test_a_stub_that_is_still_reached(judged):
     assert judged((course.STUB.format(name="times"), "times")).reason == ""
 
 
-def test_no_stub_of_the_course_looks_begun():
+def test_every_cell_of_the_course_knows_that_it_is_untouched():
     for path in sorted(live.FOLDER.glob("*.ipynb")):
         for cell in Notebook.read(path).cells:
-            if cell.exercise and "NotImplementedError" in cell.source:
-                assert not begun(cell.source), (path, cell.exercise)
+            if cell.exercise:
+                came = f'{path.name}, {cell.exercise}: "came" in "tx" has to be "{as_it_came(cell.source)}"'
+                assert cell.untouched, came
+                assert not dataclasses.replace(cell, source=cell.source + "y = 1").untouched
 
 
 # ── a notebook in a process of its own ───────────────────────────────────────────────────────────
@@ -654,6 +750,52 @@ def test_no_orphan_goes_on_looping_when_the_grader_is_killed():
     raise AssertionError("the loop went on without its grader")
 
 
+STARTS = """
+import os, subprocess, sys
+sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+started = [subprocess.Popen(sleeps).pid, subprocess.Popen(sleeps, start_new_session=True).pid]
+read, write = os.pipe()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        os.write(write, str(os.getpid()).encode())
+        os.execv(sleeps[0], sleeps)
+    os._exit(0)
+started.append(int(os.read(read, 9)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process without its parent cannot be found")
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_what_a_notebook_has_started_ends_with_it(way, tmp_path):
+    path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", STARTS, answer("print(*started)\nreturn x"))
+    opened = Sandbox(way)
+    try:
+        report = judge_notebook(Notebook.read(path), course.times, opened)
+        started = [int(pid) for pid in report.printed.split()[:3]]
+        assert len(started) == 3, report
+        for _ in range(100):
+            alive = [pid for pid in started if pid in processes._running()]
+            if not alive:
+                break
+            time.sleep(0.1)
+        assert not alive
+    finally:
+        opened.close()
+
+
+def test_processes_are_found_without_a_proc_too(monkeypatch):
+    ours = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert ours.pid in processes._below(os.getpid())
+        monkeypatch.setattr(processes, "Path", lambda path: Path(os.devnull))
+        if shutil.which("ps"):
+            assert ours.pid in processes._below(os.getpid())
+    finally:
+        ours.kill()
+        ours.communicate()
+
+
 def test_cells_that_loop_or_exit_are_left_out_and_the_rest_is_graded(hurried, judged):
     report = judged("while True: pass", OWN, "import os\nos._exit(0)", "1 / 0", "raise SystemExit")
     assert report.state == "passed"
@@ -712,10 +854,12 @@ def test_a_cell_that_became_text(judged, sandbox, tmp_path):
 
 SETTINGS = ["torch.set_grad_enabled(False)", "torch.set_default_dtype(torch.float64)",
             "torch.set_default_device('meta')"]  # fmt: skip
+CONTEXTS = ["torch.inference_mode()", "torch.device('meta')", "torch.autocast('cpu', torch.bfloat16)",
+            "torch.utils._device.DeviceContext('meta')"]  # fmt: skip
 FILLED = """
 def times(x, n):
     assert x.dtype == torch.float32 and x.device.type == "cpu"
-    return x * n + torch.zeros(1)
+    return x * n @ torch.eye(x.shape[-1]) + torch.zeros(1)
 """
 
 
@@ -808,6 +952,24 @@ def test_what_a_notebook_sets_for_torch_changes_no_verdict(setting, sandbox, tmp
     assert restored() == before  # the notebook has its setting back
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_what_a_notebook_has_entered_changes_no_verdict(context, sandbox, tmp_path):
+    entered = f"(context := {context}).__enter__()"
+    path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", entered, (FILLED, "times"))
+    report = judge_notebook(Notebook.read(path), graded_by_gradients(), sandbox)
+    assert report.state == "passed", report.reason
+    space = {"torch": torch}
+    exec(FILLED, space)
+    with eval(context, space):
+        report = graded_by_gradients().judge(space["times"])
+    assert report.state == "passed", report.reason
+
+
+def test_a_warning_is_no_error_whatever_a_notebook_filters(judged):
+    body = f"import warnings\nwarnings.warn('so much')\n{RIGHT}return times(x, n)"
+    assert judged("import warnings\nwarnings.simplefilter('error')", answer(body)).state == "passed"
+
+
 @pytest.fixture
 def restored():
     """restored() -> torch's settings now; afterwards they are as before."""
@@ -817,6 +979,66 @@ def restored():
     torch.set_grad_enabled(gradients)
     torch.set_default_dtype(dtype)
     torch.set_default_device(None)
+
+
+def test_of_several_cells_for_one_exercise_it_is_said_which_counts(judged):
+    added = (course.ADDED.format(name="times"), "times")
+    for cells, state, counts in (
+        ((OWN, added), "wrong", 3), ((added, OWN), "passed", 3), ((OWN, ("def times(:", "times")), "passed", 2),
+        ((OWN, (course.STUB.format(name="times"), "times")), "todo", 3),
+    ):  # fmt: skip
+        report = judged(*cells)
+        assert report.state == state
+        said = " ".join("\n".join(words.details(report)).split())
+        assert f"cells 2 and 3 are tagged for times, and cell {counts} counts" in said
+    assert not judged(OWN).notes
+
+
+@pytest.fixture
+def judged_without(sandbox, tmp_path):
+    """judged_without(number, "text" or "", cells…) -> the report where that cell is text, or gone."""
+
+    def judge(number, becomes, *cells):
+        path = course.write(tmp_path / f"{course.CHAPTER}.ipynb", *cells)
+        notebook = json.loads(path.read_text())
+        notebook["cells"][number - 1]["cell_type"] = "markdown"
+        if not becomes:
+            del notebook["cells"][number - 1]
+        path.write_text(json.dumps(notebook))
+        return judge_notebook(Notebook.read(path), course.times, sandbox)
+
+    return judge
+
+
+def test_a_notebook_without_its_setup_says_so(judged, judged_without):
+    uses, asks = answer("return torch.ones(2)"), (RIGHT.replace("(x,", "(x: torch.Tensor,"), "times")
+    for own in (uses, asks):
+        report = judged_without(1, "", own)
+        assert report.reason.startswith("`torch` is not defined: the setup cell, the first one of the notebook,")
+        assert ", line " in report.reason and "misspelt" not in report.reason
+        report = judged_without(1, "text", own)
+        assert report.reason.startswith("`torch` is not defined: cell 1, the setup, is text now")
+    misspelt = judged_without(1, "", "import torch", answer("return torhc.ones(2)"))
+    assert misspelt.reason.startswith("NameError: name 'torhc' is not defined. Did you mean 'torch'?")
+    assert judged(answer("return zz")).reason.startswith("NameError: name 'zz' is not defined\n")
+
+
+def test_another_exercise_that_became_text_is_named(judged_without):
+    again = (course.RIGHT.format(name="again"), "again")
+    report = judged_without(2, "text", again, answer("return again(x, n)"))
+    assert report.reason.startswith("`again` is not defined: cell 2, which defines it, is text now: make it code")
+
+
+def test_a_cell_may_await_as_in_jupyter(judged):
+    waits = "import asyncio\nasync def three():\n    return 3\ny = await three()"
+    assert judged(waits, answer("return x * (n + y)")).state == "wrong"
+    assert judged(waits, (RIGHT + "assert await three() == y == 3", "times")).state == "passed"
+
+
+def test_a_stub_is_to_do_also_where_it_cannot_be_run(judged, judged_without):
+    stub = course.STUB.format(name="times").replace("(x,", "(x: torch.Tensor,"), "times"
+    assert judged_without(1, "", stub).shown == "todo"
+    assert judged_without(1, "", (RIGHT.replace("(x,", "(x: torch.Tensor,"), "times")).shown == "error"
 
 
 def test_the_tagged_cell_wins(judged):
@@ -836,6 +1058,25 @@ def test_printing_is_capped_and_shown(judged):
     report = judged(answer("print('y' * 10**6)\nfor _ in range(1000): print('z' * 999)\nreturn x"))
     assert report.state == "wrong" and 0 < len(report.printed) <= 2000
     assert "printed" in "\n".join(words.details(report))
+
+
+PRINTS = """
+import threading
+def tick():
+    while True:
+        print("tick")
+threading.Thread(target=tick, daemon=True).start()
+"""
+
+
+def test_a_thread_that_prints_disturbs_nobody(judged):
+    for _ in range(3):
+        assert judged(PRINTS, OWN).state == "passed"
+    assert judged(PRINTS, answer("print('mine')\nreturn x")).printed.replace("mine", "").strip() == ""
+    with captured():
+        first = sys.stdout
+    with captured():  # the thread may still be printing to the first one
+        assert sys.stdout is first
 
 
 def test_the_childs_house_is_empty(judged):
@@ -941,7 +1182,6 @@ def test_the_mistake_is_named_from_the_second_distinct_attempt(tmp_path):
 def test_a_debug_exercise_names_its_bug_after_passing(tmp_path):
     progress, add = Progress(tmp_path / "p.json"), (lambda x, n: x + n)
     first = reported(add, "as it came", course.broken)
-    assert progress.untouched(first)
     for tree in ("as it came", "b", "c"):
         text = "\n".join(words.present(reported(add, tree, course.broken), progress, explain=True))
         assert "added instead" not in text
@@ -1025,9 +1265,21 @@ def test_grade_in_a_cell(house, capsys):
     assert "There is no `times` here yet" in capsys.readouterr().out
     exec(RIGHT + 'grade("times")', space)
     assert capsys.readouterr().out == "  passed    times                    2/2\n"
-    exec('grade("tines")', space)
-    assert "There is no exercise 'tines'; there is times" in capsys.readouterr().out
+    everything = "\n  90_synthetic: times, broken, again\n"
+    for call, said in (
+        ("grade('tines')", "There is no exercise 'tines': did you mean times?"), ("grade()", "Which exercise?"),
+        ("grade('zzz')", "There is no exercise 'zzz'"), ("grade(3)", "There is no exercise 3"),
+        ("grade(times)", "Its name is asked for, in quotes: 'times'"), ("hint()", "Which exercise?"),
+    ):  # fmt: skip
+        exec(call, space | {"hint": live.hint})
+        assert capsys.readouterr().out == said + everything
     assert json.loads((house / ".progress.json").read_text())["exercises"]["times"]["state"] == "passed"
+
+
+def test_the_same_wrong_answer_again_is_offered_a_hint(house, capsys):
+    for offered in (False, True):
+        exec(course.ADDED.format(name="times") + 'grade("times")', {"grade": live.grade})
+        assert ('hint("times")' in capsys.readouterr().out) == offered
 
 
 def test_grade_in_a_solution_leaves_no_trace(house, monkeypatch):
@@ -1096,16 +1348,57 @@ def run(house, pytester):
     return call
 
 
-def test_a_fresh_run_is_an_invitation(run, house):
+def test_a_fresh_run_is_an_invitation(run, house, monkeypatch):
+    monkeypatch.setattr(tables, "FEW", 2)
     code, out, _ = run()
-    assert code == 0 and "Traceback" not in out and "FAIL" not in out
+    assert code == 1 and "Traceback" not in out and "FAIL" not in out
+    assert "Nothing is wrong" in out and "  wrong " not in out and "3 to do" in out
     for line in (
+        "  to do     broken                   0/2    5 minutes; arrives broken: find the bug, repair it",
         "90 · Synthetic                              0 of 3 passed · 0 of 6 points",
         "  to do     times                    0/2    5 minutes",
         "░░░░░░░░░░░░░░░░░░░░ 0 of 3 exercises · 0 of 6 points",
         "next: times, 5 minutes (book/90-synthetic.ipynb, section times)",
     ):
         assert line in out.splitlines(), out
+
+
+def test_the_exit_status_is_0_only_if_all_that_was_asked_for_has_passed(run, house):
+    wrong = course.ADDED.format(name="broken") + "y = 1"  # the bug is still there
+    course.write(house / f"{course.CHAPTER}.ipynb", OWN, (course.STUB.format(name="again"), "again"),
+                 course.cell(wrong, "broken", came="another"))  # fmt: skip
+    for names, status in (("times", 0), ("again", 1), ("broken", 1), ("times or again", 1), ("", 1)):
+        code, out, _ = run("-k", names)
+        assert code == status, (names, out)
+    assert "Nothing is wrong" not in out and "  wrong     broken" in out and "1 wrong" in out
+    assert run("--collect-only")[0] == 0
+    assert run("-k", "nothing_at_all")[0] == 5
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
+def test_make_grade_passes_the_status_on():
+    for command, passed in (("true", True), ("false", False)):
+        made = subprocess.run(["make", "-o", ".venv/.core", "grade", f"PY={command}"], cwd=live.ROOT,
+                              capture_output=True)  # fmt: skip
+        assert (made.returncode == 0) == passed
+
+
+def test_a_name_that_matches_nothing_is_told_the_nearest(run):
+    code, out, _ = run("-k", "tymes or brokn")
+    assert code == 5 and "No exercise matches -k 'tymes or brokn': did you mean times, broken?" in out
+    code, out, _ = run("-k", "zzz")
+    assert code == 5 and "No exercise matches -k 'zzz'\n  90_synthetic: times, broken, again" in out
+    assert "No exercise" not in run("-k", "times")[1]
+
+
+def test_what_cannot_be_done_is_refused_before_anything_is_graded(run, house):
+    for options, fault in (
+        (("--grade-json", f"{house}/none/g.json"), f"--grade-json: there is no folder {house / 'none'}"),
+        (("--grade-json", "."), "is a folder; a file is asked for"),
+        (("--impl", ".", "--class", "."), "--class and --impl both say whose notebooks are graded"),
+    ):  # fmt: skip
+        code, out, err = run(*options)
+        assert code == 4 and fault in err and "passed" not in out
 
 
 def test_a_wrong_answer_gets_our_report_and_no_traceback(run, house):
@@ -1137,7 +1430,7 @@ def test_hints_in_the_shell(run):
     code, out, _ = run("--hint", "times")
     assert code == 0 and "hint 1 of 4" in out
     code, _, err = run("--hint", "tines")
-    assert code == 4 and "there is times" in err
+    assert code == 4 and "did you mean times?" in err and "90_synthetic: times, broken, again" in err
 
 
 def test_a_class(run, house, tmp_path):
@@ -1158,6 +1451,35 @@ def test_a_class(run, house, tmp_path):
     sheet = json.loads((house / "g.json").read_text(encoding="utf-8"))["students"]
     assert list(sheet) == ["ada", "zoë", "bob"] and sheet["bob"]["points"] == 2
     assert not (house / ".progress.json").exists()
+
+
+def test_everybody_in_a_class_counts_and_every_mistake_once(run, house, tmp_path):
+    group = tmp_path / "class"
+    for name in ("ada", "bob", "cleo", "dan", ".git", "ada/.ipynb_checkpoints"):
+        (group / name).mkdir(parents=True)
+    course.handed_out(group / "ada" / f"{course.CHAPTER}.ipynb")  # untouched
+    (group / "ada" / ".ipynb_checkpoints" / f"{course.CHAPTER}-checkpoint.ipynb").write_text("{")
+    (group / "bob" / f"{course.CHAPTER}.ipynb").write_text("{")
+    (group / "dan" / f"{course.CHAPTER} (1).ipynb").write_text("{")
+    assert [(s.name, len(s.files)) for s in students(group)] == [("ada", 1), ("bob", 1), ("cleo", 0), ("dan", 1)]
+    code, out, _ = run("--class", str(group), "--grade-json", f"{house}/g.json")
+    lines = out.splitlines()
+    assert code == 1 and "4 students, 3 exercises" in lines
+    for line in ("ada         ·   ·   ·   0/6", "bob         E   E   E   0/6", "cleo        ·   ·   ·   0/6",
+                 "dan         E   E   E   0/6"):  # fmt: skip
+        assert line in lines, out
+    start = lines.index("the commonest mistakes")
+    mistakes = lines[start + 1 : lines.index("", start)]
+    assert len(mistakes) == 2 and all("1 × 90_synthetic: 90_synthetic" in line for line in mistakes), mistakes
+    assert "is no valid notebook" in mistakes[0] and "make reset" not in mistakes[0]
+    sheet = json.loads((house / "g.json").read_text(encoding="utf-8"))["students"]
+    assert {e["state"] for e in sheet["ada"]["exercises"]} == {"todo"}
+
+
+def test_ones_own_notebook_that_cannot_be_read_is_told_once(run, house):
+    (house / f"{course.CHAPTER}.ipynb").write_text("{")
+    out = run()[1]
+    assert out.count("is no valid notebook") == 1 and out.count("  error ") == 3
 
 
 def test_what_did_not_report_is_not_passed(run, house, monkeypatch):

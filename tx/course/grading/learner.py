@@ -7,10 +7,14 @@ in which a notebook is graded.
 import builtins
 import contextlib
 import inspect
+import threading
 import traceback
+import warnings
 from difflib import get_close_matches
 
 import torch
+from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tx.course.grading import wire
 from tx.course.grading.reach import Traps
@@ -19,15 +23,15 @@ PRINTED = 2_000  # characters of output that are kept
 
 
 class Capped:
-    """A text stream that keeps the first characters and lets the rest go."""
+    """A text stream that keeps the first characters that one thread writes and lets the rest go."""
 
     encoding, errors = "utf-8", "replace"
 
     def __init__(self):
-        self.text = ""
+        self.text, self.thread = "", None
 
     def write(self, text):
-        if len(self.text) < PRINTED:
+        if len(self.text) < PRINTED and threading.get_ident() == self.thread:
             self.text += str(text)[: PRINTED - len(self.text)]
         return len(text)
 
@@ -36,6 +40,23 @@ class Capped:
 
     def isatty(self):
         return False
+
+
+# the only one there is, because it must not go while it is printed to: a print that is under way in
+# another thread does not keep the stream alive that it found in sys.stdout, and Python crashes
+OUTPUT = Capped()
+
+
+@contextlib.contextmanager
+def captured():
+    """What this thread prints in the block, as OUTPUT.text."""
+    before = OUTPUT.text, OUTPUT.thread
+    OUTPUT.text, OUTPUT.thread = "", threading.get_ident()
+    try:
+        with contextlib.redirect_stdout(OUTPUT), contextlib.redirect_stderr(OUTPUT):
+            yield
+    finally:
+        OUTPUT.text, OUTPUT.thread = before
 
 
 class Learner:
@@ -49,27 +70,24 @@ class Learner:
 
     def answer(self, data):
         """Bytes of a request -> bytes of a reply."""
-        output, self.traps.sprung = Capped(), None
-        try:
-            reply = self._reply(wire.unpack(data, lambda handle: self.objects[handle[0]]), output)
-            sent = wire.pack(reply | {"printed": output.text}, self._as_handle)
-        except self.let_through:
-            raise
-        except BaseException as error:  # sys.exit and pytest.skip are no Exception
-            sent = wire.pack({"raised": describe(error), "printed": output.text})
+        self.traps.sprung = None
+        with captured():
+            try:
+                with as_torch_comes():  # also while tensors are made of the bytes
+                    reply = self._reply(wire.unpack(data, lambda handle: self.objects[handle[0]]))
+                    sent = wire.pack(reply | {"printed": OUTPUT.text}, self._as_handle)
+            except self.let_through:
+                raise
+            except BaseException as error:  # sys.exit and pytest.skip are no Exception
+                sent = wire.pack({"raised": describe(error), "printed": OUTPUT.text})
         if self.traps.sprung:  # even where the learner's code caught it
             sent = wire.pack({"borrowed": self.traps.sprung})
         return sent
 
-    def _reply(self, request, output):
+    def _reply(self, request):
         target, args, kwargs = request["on"], request["args"], request["kwargs"]
         before = self._packed(args, kwargs)
-        with (
-            as_torch_comes(),
-            contextlib.redirect_stdout(output),
-            contextlib.redirect_stderr(output),
-            torch.random.fork_rng(devices=[]),
-        ):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # two sides that draw numbers draw the same ones
             if request["do"] == "gradients":
                 own = dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
@@ -109,17 +127,28 @@ def _names(target, keys):
 
 @contextlib.contextmanager
 def as_torch_comes():
-    """Gradients on, float32, the CPU: what a notebook has set for itself does not change a verdict."""
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)  # not "cpu": any default is a mode, and x * n calls torch.mul under it
+    """Gradients on, float32, the CPU, no modes: what a notebook has set for itself changes no verdict."""
+    dtype, matmul = torch.get_default_dtype(), torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    precision = matmul.fp32_precision
+    modes = [_pop_mode() for _ in range(_len_torch_function_stack())]  # a default device is one of them
     try:
-        with torch.enable_grad():
+        torch.set_default_dtype(torch.float32)
+        matmul.fp32_precision = "ieee"
+        with (
+            _disable_current_modes(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast("cpu", enabled=False),
+            torch.autograd.set_detect_anomaly(False),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("default")  # none is an error
             yield
     finally:
         torch.set_default_dtype(dtype)
-        if device.type != "cpu":
-            torch.set_default_device(device)
+        matmul.fp32_precision = precision
+        for mode in reversed(modes):
+            _push_mode(mode)
 
 
 def tracked(args):

@@ -5,6 +5,7 @@ import linecache
 import sys
 import textwrap
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 
 from tx.course.grading import report as words
@@ -37,7 +38,7 @@ def module_at(path, name):
     return sys.modules[name]
 
 
-def grade(name):
+def grade(name=None):
     """Grade the exercise of that name on the function or class that is defined here.
 
     The code runs in this process, so an endless loop is interrupted, but not a single very long
@@ -67,7 +68,7 @@ def grade(name):
     print("\n".join([*lines, *filter(None, [progress.warning])]))
 
 
-def hint(name):
+def hint(name=None):
     """Print the next hint for an exercise: a question, then subgoals, then code, then the solution.
 
     Args:
@@ -110,10 +111,25 @@ def solution(exercise):
 
 def _find(name):
     known = catalogue()
-    if name in known:
+    if isinstance(name, str) and name in known:
         return known[name]
-    near = get_close_matches(str(name), known, n=3) or list(known)
-    print(f"There is no exercise {name!r}; there is {', '.join(near)}.")
+    asked = getattr(name, "__name__", name)  # the function in place of its name
+    fault = "Which exercise?" if name is None else f"There is no exercise {asked!r}"
+    if asked in known:
+        fault = f"Its name is asked for, in quotes: {asked!r}"
+    print("\n".join(unknown([] if asked in known else [asked], fault)))
+    return None
+
+
+def unknown(names, fault):
+    """What to say where exercises are not known by some names: the nearest ones, and all there are."""
+    known = catalogue()
+    near = dict.fromkeys(match for name in names for match in get_close_matches(str(name), known, n=3))
+    lines = [f"{fault}: did you mean {', '.join(near)}?" if near else fault]
+    for chapter, same in groupby(known.values(), key=lambda exercise: exercise.chapter):
+        lines += textwrap.wrap(", ".join(e.name for e in same), 98, initial_indent=f"  {chapter}: ",
+                               subsequent_indent="    ")  # fmt: skip
+    return lines
 
 
 def _progress():

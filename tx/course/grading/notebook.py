@@ -11,17 +11,40 @@ PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture")
 NOT_PYTHON = re.compile(r"^\s*(?:[\w, ]+=\s*)?[%!]|^\s*\?|\?\??\s*$")
 
 
+TEXT_NOW = "is text now: make it code again (key Y)"  # key M in Jupyter's command mode
+
+
 class Unreadable(Exception):
-    """A notebook that is missing or is no notebook; the message says what to do."""
+    """A notebook that is none. The message says what to do, `fault` what is wrong."""
+
+    def __init__(self, fault, advice=""):
+        super().__init__(f"{fault}: {advice}" if advice else fault)
+        self.fault = fault
+
+
+class Missing(Unreadable):
+    """There is no such file."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One code cell: its number in the notebook, its source, and the exercise it is tagged with."""
+    """One code cell: its number in the notebook, its source, and the exercise it is tagged with.
+
+    `came` is what `as_it_came` gives for the cell of a debug exercise in the notebook that is handed out.
+    """
 
     number: int
     source: str
     exercise: str | None
+    setup: bool = False
+    came: str | None = None
+
+    @property
+    def untouched(self):
+        """Whether it is as it was handed out: a stub, or something to debug."""
+        if self.came:
+            return as_it_came(self.source) == self.came
+        return "NotImplementedError" in self.source and not begun(self.source)
 
 
 class Notebook:
@@ -29,7 +52,7 @@ class Notebook:
 
     def __init__(self, path, cells, texts=None):
         self.path, self.cells = Path(path), cells
-        self.texts = texts or {}  # exercise -> the number of its cell, which is no code any more
+        self.texts = texts or {}  # exercise, or "setup" -> the number of its cell, which is no code any more
         self.key = hashlib.sha1(repr(cells).encode("utf-8", "replace")).hexdigest()
 
     @classmethod
@@ -38,26 +61,42 @@ class Notebook:
         path = Path(path)
         number = path.stem[:2]
         back = f"`make reset EX={number}` brings a fresh one back" if number.isdigit() else ""
+        kept = f"{back}, yours is kept" if back else ""
         try:
             text = path.read_bytes().decode("utf-8-sig")
             found = json.loads(text)["cells"]
             cells = [_cell(i, cell) for i, cell in enumerate(found, 1) if cell["cell_type"] == "code"]
-            texts = {_tagged(cell): i for i, cell in enumerate(found, 1) if cell["cell_type"] != "code"}
-        except OSError:
-            raise Unreadable(f"{path.name} is not in {path.parent.name}: {back}") from None
+            others = [(i, cell) for i, cell in enumerate(found, 1) if cell["cell_type"] != "code"]
+            texts = {_exercise(cell) or ("setup" if _is_setup(cell) else None): i for i, cell in others}
+        except FileNotFoundError:
+            raise Missing(f"{path.name} is not in {path.parent.name}", back) from None
+        except OSError as error:
+            raise Unreadable(f"{path.name} cannot be read ({error.strerror})", kept) from None
         except (ValueError, RecursionError) as error:
-            raise Unreadable(
-                f"{path.name} is no valid notebook ({error}): {back}, yours is kept"
-            ) from None
+            raise Unreadable(f"{path.name} is no valid notebook ({error})", kept) from None
         except (KeyError, TypeError, AttributeError):
-            raise Unreadable(f"{path.name} is JSON, but no notebook: {back}, yours is kept") from None
+            raise Unreadable(f"{path.name} is JSON, but no notebook", kept) from None
         return cls(path, cells, texts)
 
     def cell_of(self, exercise):
         """The cell tagged with an exercise, or None. Of several, the last that is Python."""
-        cells = [cell for cell in self.cells if cell.exercise == exercise]
+        cells = self.cells_of(exercise)
         good = [cell for cell in cells if parsed(cell.source) is not None]
         return (good or cells or [None])[-1]
+
+    def cells_of(self, exercise):
+        """All cells tagged with an exercise."""
+        return [cell for cell in self.cells if cell.exercise == exercise]
+
+    def lacks(self, name):
+        """Why a name that a cell uses may be undefined, where it is the notebook that is not whole, or ""."""
+        if name in self.texts:
+            return f"cell {self.texts[name]}, which defines it, {TEXT_NOW}"
+        if any(cell.setup for cell in self.cells):
+            return ""
+        if "setup" in self.texts:
+            return f"cell {self.texts['setup']}, the setup, {TEXT_NOW}"
+        return "the setup cell, the first one of the notebook, is missing: its imports define such names"
 
     def definitions(self, cells=None):
         """The names of the top-level functions and classes in some cells."""
@@ -72,14 +111,23 @@ class Notebook:
 def _cell(number, cell):
     source = cell["source"]
     source = source if isinstance(source, str) else "".join(source)
-    return Cell(number, without_magics(source), _tagged(cell))
+    return Cell(number, without_magics(source), _exercise(cell), _is_setup(cell), _tagged(cell, "came"))
 
 
-def _tagged(cell):
+def _exercise(cell):
     """The exercise that a cell is tagged with, or None."""
+    return _tagged(cell, "exercise")
+
+
+def _tagged(cell, key):
     tagged = cell.get("metadata", {}).get("tx", {})
-    exercise = tagged.get("exercise") if isinstance(tagged, dict) else None
-    return exercise if isinstance(exercise, str) else None
+    value = tagged.get(key) if isinstance(tagged, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _is_setup(cell):
+    tags = cell.get("metadata", {}).get("tags")
+    return isinstance(tags, list) and "setup" in tags
 
 
 def without_magics(source):
@@ -112,6 +160,11 @@ def begun(source):
     frame = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Raise, ast.Expr)
     lines = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and not isinstance(n, frame)]
     return any("shape" not in ast.dump(getattr(line, "value", line)) for line in lines)
+
+
+def as_it_came(source):
+    """A short hash of a source, but for its spaces and line breaks; the same in every version of Python."""
+    return hashlib.sha1(" ".join(source.split()).encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def fingerprint(source):

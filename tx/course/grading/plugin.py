@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 
@@ -39,8 +38,7 @@ def pytest_cmdline_main(config):
         return None
     known = live.catalogue()
     if name not in known:
-        near = get_close_matches(name, known, n=3) or list(known)
-        raise pytest.UsageError(f"there is no exercise {name!r}; there is {', '.join(near)}")
+        raise pytest.UsageError("\n".join(live.unknown([name], f"There is no exercise {name!r}")))
     live.hint(name)
     return pytest.ExitCode.OK
 
@@ -74,7 +72,10 @@ class Desk:
     def __init__(self, config):
         self.config, option = config, config.getoption
         self.is_worker = hasattr(config, "workerinput")
+        if option("--class") and option("--impl"):
+            raise pytest.UsageError("--class and --impl both say whose notebooks are graded: give one of them")
         self.folder, impl = _folder(config, "--class"), _folder(config, "--impl")
+        self.sheet = None if self.is_worker else _file(config, "--grade-json")
         self.own = self.folder is None and impl is None
         self.who = students(self.folder) if self.folder else [Submission("", impl or live.FOLDER)]
         if not self.own and not any(submission.files for submission in self.who):
@@ -117,7 +118,7 @@ class Desk:
             return
         result.tx_report = graded
         report = Report(**graded[1])
-        if report.state == "todo" or self.progress.load().untouched(report):
+        if report.shown == "todo":
             result.outcome = "skipped"
             result.longrepr = (str(item.path), 0, f"to do: {report.name}")
         elif report.state != "passed":
@@ -130,7 +131,7 @@ class Desk:
         graded = getattr(report, "tx_report", None)
         if graded is None or report.when != "call":
             return None
-        state = graded[1]["state"]
+        state = Report(**graded[1]).shown
         name = {"error": "with an error"}.get(state, words.NAMES.get(state, state))
         return name, MARKS[state], (name.upper(), {COLOURS.get(state, "red"): True})
 
@@ -139,8 +140,21 @@ class Desk:
             index, fields = report.tx_report
             self.reports[index, fields["name"]] = Report(**fields)
 
-    def pytest_terminal_summary(self, terminalreporter):
-        if self.is_worker or not self.expected or self.config.option.collectonly:
+    def pytest_sessionfinish(self, session, exitstatus):
+        """0 only if all that was asked for has passed; what is still to do has not."""
+        if exitstatus == pytest.ExitCode.OK and not self.is_worker and not self.config.option.collectonly:
+            reports = map(self.reports.get, self.expected)
+            if not all(report and report.state == "passed" for report in reports):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter, exitstatus):
+        if self.is_worker or self.config.option.collectonly:
+            return
+        if not self.expected:
+            asked = self.config.option.keyword
+            if asked and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+                for line in live.unknown(re.findall(r"\w+", asked), f"No exercise matches -k {asked!r}"):
+                    terminalreporter.write_line(line)
             return
         known = live.catalogue()
         graded = [(i, self.reports.get((i, name)) or _missing(known[name]))
@@ -158,10 +172,9 @@ class Desk:
         for line, colour in lines:
             markup = {colour: True} if colour else {}
             terminalreporter.write_line(printable(line, encoding), **markup)
-        if self.config.getoption("--grade-json"):
-            path = self.config.invocation_params.dir / self.config.getoption("--grade-json")
-            path.write_text(json.dumps(self._as_json(people), indent=1) + "\n", encoding="utf-8")
-            terminalreporter.write_line(f"written: {path}")
+        if self.sheet:
+            self.sheet.write_text(json.dumps(self._as_json(people), indent=1) + "\n", encoding="utf-8")
+            terminalreporter.write_line(f"written: {self.sheet}")
 
     def _as_json(self, people):
         if self.folder:
@@ -175,7 +188,7 @@ class Desk:
             "exercises": [
                 {
                     "name": r.name, "chapter": r.chapter, "points": r.points, "of": r.of,
-                    "state": r.state, "reason": r.reason, "mistake": r.mistake,
+                    "state": r.shown, "reason": r.reason, "mistake": r.mistake,
                     "attempts": self.progress.attempts(r), "help": self.progress.help(r.name),
                 }
                 for r in reports
@@ -192,6 +205,19 @@ def _folder(config, option):
         if (Path(base) / name).is_dir():
             return Path(base) / name
     raise pytest.UsageError(f"{option}: there is no folder {name}")
+
+
+def _file(config, option):
+    """The file that an option names, as seen from where pytest was started, if it can be written."""
+    name = config.getoption(option)
+    if name is None:
+        return None
+    path = config.invocation_params.dir / name
+    if not path.parent.is_dir():
+        raise pytest.UsageError(f"{option}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise pytest.UsageError(f"{option}: {path} is a folder; a file is asked for")
+    return path
 
 
 def _missing(exercise):

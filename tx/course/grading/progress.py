@@ -72,20 +72,16 @@ class Progress:
         trees = _list(self.entry(report.name).get("trees"))
         return max(len(trees) - (report.kind == "debug"), int(report.state == "passed"))
 
-    def untouched(self, report):
-        """Whether a debug exercise is as it came."""
-        trees = _list(self.entry(report.name).get("trees"))
-        return report.kind == "debug" and report.state != "passed" and (
-            self.path is not None and trees in ([], [report.tree])
-        )  # fmt: skip
+    def is_last(self, report):
+        """Whether it is the last answer again."""
+        return bool(report.tree) and _list(self.entry(report.name).get("trees"))[-1:] == [report.tree]
 
     def record(self, report):
         """Note a report. Returns what changed since the last one, in words."""
         if not report.tree:  # nothing was graded
             return ""
         before = self.entry(report.name)
-        trees = _list(before.get("trees"))
-        same = bool(trees) and trees[-1] == report.tree
+        trees, same = _list(before.get("trees")), self.is_last(report)
         if report.state != "todo" and report.tree not in trees:
             trees = [*trees, report.tree]
         now = {

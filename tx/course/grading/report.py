@@ -45,6 +45,7 @@ class Report:
     contract: str = ""  # how the first one breaks
     printed: str = ""
     notes: list = dataclasses.field(default_factory=list)
+    untouched: bool = False  # whether the cell is as it was handed out
     left_out: list = dataclasses.field(default_factory=list)  # cells of the notebook
     tree: str = ""  # a hash of the answer's syntax tree, tells attempts apart
 
@@ -53,6 +54,11 @@ class Report:
         """An empty report of an exercise."""
         e = exercise
         return cls(e.name, e.chapter, e.kind, e.points, e.minutes, e.page, e.checks, e.question)
+
+    @property
+    def shown(self):
+        """The state, where what is as it was handed out, and may be wrong so, counts as to do."""
+        return "todo" if self.untouched and self.state != "passed" else self.state
 
 
 # ── small numbers ────────────────────────────────────────────────────────────────────────────────
@@ -182,21 +188,19 @@ NAMES = {"todo": "to do", "timeout": "too slow"}
 
 def headline(report, remark=""):
     """One line: state, name, points, and a remark."""
-    line = f"  {NAMES.get(report.state, report.state):<10}{report.name:<25}{report.points}/{report.of}"
+    line = f"  {NAMES.get(report.shown, report.shown):<10}{report.name:<25}{report.points}/{report.of}"
     return f"{line:<44}{remark}".rstrip()
 
 
 def details(report, named=False, offer_help=False):
-    """The lines under the headline of an answer that did not pass.
+    """The lines under the headline of an answer.
 
     Args:
         named: whether the mistake is called by its name.
         offer_help: whether hints are offered.
     """
-    if report.state == "passed":
-        return []
-    if report.state == "todo":
-        return _lines([("", [report.reason])] if report.reason else [])
+    if report.state in ("passed", "todo"):
+        return [*_lines([("", [report.reason] if report.reason else [])]), *notes(report)]
     rows = [("checked", [report.checked]), ("called", [report.called] if report.called else [])]
     if report.expected and report.stage not in ("error", "raises", "changed"):
         rows += [("expected", report.expected), ("got", report.got)]
@@ -220,11 +224,16 @@ def details(report, named=False, offer_help=False):
         rows.append(("mistake", ["it matches no mistake we know"]))
     if report.printed.strip():
         rows.append(("printed", report.printed.strip().splitlines()[:4]))
-    rows.append(("note", report.notes))
+    lines = [*_lines(rows), *notes(report)]
     if offer_help:
         text = f'hint("{report.name}") in a cell, or pytest exercises --hint {report.name}'
-        rows.append(("help", [text]))
-    return _lines(rows)
+        lines += _lines([("help", [text])])
+    return lines
+
+
+def notes(report):
+    """What is to be said about the notebook, whatever the verdict."""
+    return _lines([("note", report.notes)])
 
 
 def _lines(rows):
@@ -243,12 +252,13 @@ def _lines(rows):
 def present(report, progress, explain=False):
     """A report in full, noted in the learner's progress: headline and lines."""
     bug = progress.entry(report.name).get("mistake")
+    again = progress.is_last(report)
     remark = progress.record(report)
     attempts = progress.attempts(report)
     if report.state == "passed":
         remark = f'the bug was "{bug}"' if report.kind == "debug" and bug else ""
     named = report.kind != "debug" and (explain or attempts > 1)
-    lines = details(report, named, offer_help=attempts > 1)
+    lines = details(report, named, offer_help=attempts > 1 or again)
     if len(headline(report, remark)) > WIDTH:
         label, _, changed = remark.rpartition("attempt: ")
         lines[:0] = _lines([("since then", [changed])])

@@ -13,7 +13,7 @@ import tempfile
 from multiprocessing.connection import Client
 from typing import Any
 
-from tx.course.grading import live, wire
+from tx.course.grading import live, processes, wire
 from tx.course.grading.impl import Gone, Session, TimedOut, rebuilt
 
 START = 60.0  # seconds for a process to come up
@@ -93,6 +93,8 @@ class Sandbox:
             self._say("stop")
 
     def _end(self):
+        if self._process.poll() is None:
+            processes.end_below(self._process.pid)
         self._process.kill()
         self._process.wait()
 

@@ -14,11 +14,12 @@ import signal
 import sys
 from multiprocessing.connection import Listener
 
-from tx.course.grading import child
+from tx.course.grading import child, processes
 
 
 def main():
     """Serve until stdin ends."""
+    processes.adopt()
     address, key, way = sys.stdin.readline().rstrip("\n").split("\t")
     listener = Listener(address or None, authkey=bytes.fromhex(key))
     print(listener.address, flush=True)
@@ -35,7 +36,10 @@ def main():
                     import torch.distributed.tensor  # noqa: F401
             connection = listener.accept()
             if way == "spawn":
-                child.serve(connection)
+                try:
+                    child.serve(connection)
+                finally:
+                    processes.end_below(os.getpid())
                 return
             running = os.fork()
             if not running:
@@ -50,10 +54,9 @@ def main():
 
 def _end(pid):
     """End a child and whatever it started."""
-    for end in (os.killpg, os.kill):
-        with contextlib.suppress(OSError):
-            end(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGSTOP)  # nothing starts anything new meanwhile
+    processes.end_below(os.getpid())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tx.course.grading.impl import Gone, TimedOut
-from tx.course.grading.notebook import Notebook, Unreadable, begun, fingerprint
+from tx.course.grading.notebook import TEXT_NOW, Missing, Notebook, Unreadable, begun, fingerprint
 from tx.course.grading.report import STILL_A_STUB, Report, error_line
 
 
@@ -24,30 +24,39 @@ class Submission:
         self._read = {}
 
     def judge(self, exercise, sandbox, seed=None):
-        """The Report of one exercise."""
+        """The Report of one exercise. Its stage is "notebook" if it is about a file that cannot be read."""
         try:
-            return judge_notebook(self._notebook(exercise), exercise, sandbox, seed)
+            report = judge_notebook(self._notebook(exercise), exercise, sandbox, seed)
+        except Missing as error:
+            report = Report.blank(exercise)
+            report.reason, report.stage = str(error), "notebook"
+            if self.name:
+                report.state, report.reason = "todo", "not handed in"
         except Unreadable as error:
             report = Report.blank(exercise)
-            report.reason = str(error)
-            if self.name and not any(file.stem == exercise.chapter for file in self.files):
-                report.state, report.reason = "todo", "not handed in"
-            return report
+            report.reason, report.stage = error.fault if self.name else str(error), "notebook"
+        return report
 
     def _notebook(self, exercise):
         """The notebook that holds an exercise: by its name, or by its tags."""
-        named = [f for f in self.files if f.stem == exercise.chapter]
-        for file in named + [f for f in self.files if f not in named]:
+        fault = None
+        for file in sorted(self.files, key=lambda f: (f.stem != exercise.chapter, exercise.chapter not in f.stem)):
             if file not in self._read:
                 try:
                     self._read[file] = Notebook.read(file)
                 except Unreadable as error:
                     self._read[file] = error
             notebook = self._read[file]
-            if file in named and isinstance(notebook, Unreadable):
-                raise notebook
-            if file in named or not isinstance(notebook, Unreadable) and notebook.cell_of(exercise.name):
+            if isinstance(notebook, Notebook) and (
+                file.stem == exercise.chapter or notebook.cell_of(exercise.name)
+            ):
                 return notebook
+            if isinstance(notebook, Unreadable) and exercise.chapter in file.stem:
+                fault = fault or notebook
+                if file.stem == exercise.chapter:
+                    break
+        if fault:
+            raise fault
         return Notebook.read(self.folder / f"{exercise.chapter}.ipynb")
 
 
@@ -59,6 +68,7 @@ def judge_notebook(notebook, exercise, sandbox, seed=None):
         worker = sandbox.load(notebook, exercise)
     except (TimedOut, Gone):
         report.reason = "the notebook could not be run at all: restart the kernel and run all cells"
+        report.stage = "notebook"
         return report
     skipped = sandbox.bad_cells[notebook.key]
     try:
@@ -78,22 +88,25 @@ def judge_notebook(notebook, exercise, sandbox, seed=None):
             report.reason = _not_found(exercise, notebook, cell)
     finally:
         worker.close()
+    report.reason = _whole(report.reason, notebook)
+    report.notes[:0] = _several(exercise, notebook, cell)
+    report.untouched = cell is not None and cell.untouched
     report.left_out = [_skipped(n, why, sandbox) for n, why in skipped.items()]
     report.tree = fingerprint(cell.source if cell else repr(notebook.cells))
     return report
 
 
 def students(folder):
-    """The submissions in a teacher's folder: a subfolder each, or a notebook each.
+    """The submissions in a teacher's folder: a subfolder each, empty or not, or a notebook each.
 
     Notebooks that lie flat are told apart by what their names have beside the chapter's:
     `01_attention_ada.ipynb` and `ada-02_many_heads.ipynb` are both Ada's.
     """
     folder = Path(folder)
     found = [
-        Submission(sub.name, sub, sorted(sub.rglob("*.ipynb")))
+        Submission(sub.name, sub, [file for file in sorted(sub.rglob("*.ipynb")) if _is_work(file, sub)])
         for sub in sorted(folder.iterdir())
-        if sub.is_dir() and any(sub.rglob("*.ipynb"))
+        if sub.is_dir() and _is_work(sub, folder)
     ]
     flat: dict[str, list[Path]] = {}
     for file in sorted(folder.glob("*.ipynb")):
@@ -102,21 +115,35 @@ def students(folder):
     return found + [Submission(name, folder, files) for name, files in flat.items()]
 
 
+def _is_work(path, folder):
+    """Whether somebody made it, and not Jupyter (.ipynb_checkpoints), Python or an archive (__MACOSX)."""
+    return not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
+
+
 def _skipped(number, why, sandbox):
     if why == "timeout":
         return f"cell {number} was not done after {sandbox.cell_seconds:g} s, so it was left out"
     return f"cell {number} ends the whole program, so it was left out"
 
 
-def _text_now(number):
-    """What happens by the key M in Jupyter's command mode."""
-    return f"cell {number} is text now: make it code again (key Y)"
+def _whole(reason, notebook):
+    """A reason; where a name is missing because the notebook is not whole, it says that instead."""
+    found = re.match(r"NameError: name '(\w+)' is not defined\n(.*)", reason)
+    why = notebook.lacks(found[1]) if found else ""
+    return f"`{found[1]}` is not defined: {why}\n{found[2]}" if found and why else reason
+
+
+def _several(exercise, notebook, own):
+    """What to say where more than one cell is tagged with the exercise."""
+    *numbers, last = [str(cell.number) for cell in notebook.cells_of(exercise.name)] or [""]
+    text = f"cells {', '.join(numbers)} and {last} are tagged for {exercise.name}, and cell {own and own.number}"
+    return [f"{text} counts, the last that is Python: delete the others"] if numbers else []
 
 
 def _notes(report, notebook, cell, worker):
     name, notes = report.name, []
     if cell is None and name in notebook.texts:
-        notes.append(f"{_text_now(notebook.texts[name])}; {name} was found by its name")
+        notes.append(f"cell {notebook.texts[name]} {TEXT_NOW}; {name} was found by its name")
     elif cell is None:
         notes.append(
             f"no cell is tagged for {name} any more; it was found by its name. Give its cell the"
@@ -136,7 +163,7 @@ def _notes(report, notebook, cell, worker):
 def _not_found(exercise, notebook, cell):
     name = exercise.name
     if cell is None and name in notebook.texts:
-        return _text_now(notebook.texts[name])
+        return f"cell {notebook.texts[name]} {TEXT_NOW}"
     seen = notebook.definitions([cell]) if cell else []
     seen = seen or get_close_matches(name, notebook.definitions(), n=2, cutoff=0.5)
     text = f"I found no function or class `{name}`"

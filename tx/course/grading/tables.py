@@ -1,12 +1,12 @@
 """What `pytest exercises` prints at the end: one learner's table, or a class's."""
 
-from collections import Counter
 from itertools import groupby
 
 from tx.course.grading import live
 from tx.course.grading import report as words
 
 FEW = 3  # exercises that are shown in full, as they come
+BROKEN = "; arrives broken: find the bug, repair it"
 LETTERS = {"passed": "✓", "wrong": "✗", "todo": "·", "error": "E", "timeout": "T", "borrowed": "B"}
 Line = tuple[str, str | None]  # with its colour
 
@@ -41,23 +41,25 @@ def own_table(reports, exercises, progress, explain):
     for chapter, same in groupby(reports, key=lambda r: r.chapter):
         group = list(same)
         lines += [("", None), (_chapter_line(chapter, group), "bold")]
-        left_out = dict.fromkeys(line for report in group for line in report.left_out)
+        left_out = dict.fromkeys(line for report in group for line in (
+            report.left_out if report.stage != "notebook" else [report.reason]))  # fmt: skip
         lines += [(f"  {line}", "yellow") for line in left_out]
         for report in group:
-            untouched = progress.untouched(report)
             head, *rest = words.present(report, progress, explain)
-            if untouched and many:
-                head, rest = words.headline(report, "arrives broken: find the bug, repair it"), []
-            if report.state == "todo":
-                head = words.headline(report, f"{report.minutes} minutes")
-            lines.append((head, {"passed": "green", "todo": None}.get(report.state, "red")))
+            if report.shown == "todo":
+                broken = report.kind == "debug"
+                head = words.headline(report, f"{report.minutes} minutes{BROKEN * broken}")
+                rest = words.notes(report) if many and report.untouched and report.state != "todo" else rest
+            if report.stage == "notebook":
+                rest = []
+            lines.append((head, {"passed": "green", "todo": None}.get(report.shown, "red")))
             lines += [(line, None) for line in rest]
     progress.save()
     states = {report.name: report.state for report in reports}
     if progress.path is not None:
         known = {exercise.name: progress.entry(exercise.name).get("state") for exercise in exercises}
         states = known | states
-    if all(report.state == "todo" or progress.untouched(report) for report in reports) and many:
+    if all(report.shown == "todo" for report in reports) and many:
         lines += [("", None), ("Nothing is wrong: all of it is still to do. Each takes minutes.", None)]
     lines += [("", None), *_ending(states, {e.name: e for e in exercises})]
     return lines + [(progress.warning, "yellow")] * bool(progress.warning)
@@ -107,7 +109,7 @@ def class_table(people):
     head = "".join(f"{i:>4}" for i in range(1, len(names) + 1))
     lines += [("", None), (f"{'student':<{wide}}{head}   points", "bold")]
     for person, reports in people.items():
-        states = {r.name: r.state for r in reports}
+        states = {r.name: r.shown for r in reports}
         cells = "".join(f"{LETTERS.get(states.get(name, ''), ' '):>4}" for name in names)
         points = f"{sum(r.points for r in reports)}/{sum(r.of for r in reports)}"
         lines.append((f"{person:<{wide}}{cells}   {points}", None))
@@ -120,18 +122,17 @@ def class_table(people):
 
 def _mistakes(people):
     """The mistakes of a class, the commonest first."""
-    counts: Counter[tuple[str, str]] = Counter()
     who: dict[tuple[str, str], list[str]] = {}
     for person, reports in people.items():
         for r in reports:
-            if r.state not in ("passed", "todo"):
+            if r.shown not in ("passed", "todo"):
                 what = r.mistake and f'"{r.mistake}"' or r.reason.splitlines()[0]
                 what = what if r.mistake or r.state != "wrong" else f"no known mistake ({r.stage})"
-                counts[r.name, what] += 1
-                who.setdefault((r.name, what), []).append(person)
-    lines: list[Line] = [("", None), ("the commonest mistakes", "bold")] if counts else []
-    for (name, what), count in counts.most_common(10):
-        persons = who[name, what]
+                persons = who.setdefault((r.chapter if r.stage == "notebook" else r.name, what), [])
+                if person not in persons:  # a notebook that cannot be read is one mistake
+                    persons.append(person)
+    lines: list[Line] = [("", None), ("the commonest mistakes", "bold")] if who else []
+    for (name, what), persons in sorted(who.items(), key=lambda item: -len(item[1]))[:10]:
         some = ", ".join(persons[:4]) + (" …" if len(persons) > 4 else "")
-        lines.append((f"  {count:>3} × {name}: {what}   ({some})", None))
+        lines.append((f"  {len(persons):>3} × {name}: {what}   ({some})", None))
     return lines
