@@ -316,13 +316,17 @@ class Exercise:
             self._known[seed] = cases, expected, {}, []
         return self._known[seed][:2]
 
-    def _mistaken(self, seed):
-        """What the known mistakes give on the cases of a seed: (name, why, outcomes), one by one."""
+    def _mistaken(self, seed, name, function):
+        """A function of i: what a known mistake gives on case i of a seed, computed when it is asked for."""
         cases, _, known, _ = self._known[seed]
-        for name, why, function in self.mistakes:
-            if name not in known:
-                known[name] = self._outcomes(function, cases)
-            yield name, why, known[name]
+        session, have = known.setdefault(name, (InProcess(function, seconds=self.seconds), {}))
+
+        def outcome(i):
+            if i not in have:
+                have[i] = self._run(session, cases[i])
+            return have[i]
+
+        return outcome
 
     def _outcomes(self, function, cases):
         session = InProcess(function, seconds=self.seconds)
@@ -397,10 +401,12 @@ class Exercise:
             return self._refusal(triples)
         changed = [bool(got[i].changed) for i in plain]
         values_right = all(got[i].equals(expected[i], self.tolerance) for i in plain)
-        for name, why, mistaken in self._mistaken(seed):
-            if values_right and changed != [bool(mistaken[i].changed) for i in plain]:
+        telling = sorted(asked, key=lambda i: self._mismatch(*triples[i]) is None)  # the wrong ones first
+        for name, why, function in self.mistakes:
+            mistaken = self._mistaken(seed, name, function)
+            if not all(self._same(cases[i], got[i], mistaken(i)) for i in telling):
                 continue
-            if all(self._same(cases[i], got[i], mistaken[i]) for i in asked):
+            if not values_right or changed == [bool(mistaken(i).changed) for i in plain]:
                 return name, why
         found: tuple[str | None, str] = None, ""
         if right or any(got[i].raised for i in plain):
