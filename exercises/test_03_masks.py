@@ -32,6 +32,22 @@ def _future(T, S):
     return torch.ones(T, S).triu(1 + S - T).bool()
 
 
+def _who_looks_where(exercise, seen, *sizes):
+    """The contracts of a causal mask: seen(f, T, S) is a table (T, S), 0 where f does not look."""
+
+    @exercise.contract("no look into the future")
+    def _(f):
+        for T, S in sizes:
+            leaks = (seen(f, T, S) * _future(T, S)).float()  # (T, S)
+            contracts.same("no look into the future", leaks, torch.zeros(T, S), f"T = {T}, S = {S}")
+
+    @exercise.contract("every past key is used")
+    def _(f):
+        for T, S in sizes:
+            used = ((seen(f, T, S) != 0) | _future(T, S)).float()  # (T, S)
+            contracts.same("every past key is used", used, torch.ones(T, S), f"T = {T}, S = {S}")
+
+
 def _same_number(name, got, expected, where):
     contracts.same(name, torch.tensor(float(got)), torch.tensor(float(expected)), where)
 
@@ -117,18 +133,7 @@ causal_mask.edits_are(
 )  # fmt: skip
 
 
-@causal_mask.contract("no look into the future")
-def _(f):
-    for T, S in (3, 3), (2, 5), (4, 2):
-        leaks = (f(T, S) * _future(T, S)).float()  # (T, S)
-        contracts.same("no look into the future", leaks, torch.zeros(T, S), f"T = {T}, S = {S}")
-
-
-@causal_mask.contract("every past key is used")
-def _(f):
-    for T, S in (3, 3), (2, 5), (4, 2):
-        past = ~_future(T, S)  # (T, S)
-        contracts.same("every past key is used", (f(T, S) * past).float(), past.float(), f"T = {T}, S = {S}")
+_who_looks_where(causal_mask, lambda f, T, S: f(T, S), (3, 3), (2, 5), (4, 2))
 
 
 @causal_mask.contract("chunks give the rows of one pass")
@@ -225,11 +230,6 @@ visible_pairs.mistakes_are(
      lambda T, S, W: _pairs(T, S, W - 1)),
     ("a window to both sides", "the mask is causal as well: no query sees the W - 1 keys after it.",
      lambda T, S, W: 2 * _pairs(T, S, W) - T),
-    ("the ramp of T = S, for any T and W",
-     "with a past the queries may stand beyond the ramp, and a text can be shorter than the window.",
-     lambda T, S, W: T * W - W * (W - 1) // 2),
-    ("the share of the pairs", "the number of pairs was asked for, not what part of all they are.",
-     lambda T, S, W: _pairs(T, S, W) / (T * S)),
     ("counted in fp32",
      "fp32 has 24 bits, so above 2²⁴ = 16,777,216 it skips every other number: count with whole numbers.",
      lambda T, S, W: _pairs_in(torch.float32, T, S, W)),
@@ -367,10 +367,6 @@ masked_softmax.edits_are(
     ("one maximum for all rows",
      "a row far below the largest score of the tensor underflows to 0: each row has its own maximum.",
      "amax(-1, keepdim=True)", "amax()"),
-    ("one maximum for all rows, hidden scores in it",
-     "a row far below the largest score of the tensor underflows to 0: each row has its own maximum, taken "
-     "over the keys that it sees.",
-     "hidden.detach().amax(-1, keepdim=True)", "scores.detach().amax()"),
     ("scores cut off at ±50", "nothing overflows, and all scores above 50 become equal.",
      "scores.masked_fill", "scores.clamp(-50, 50).masked_fill"),
     ("one added to every sum", "the 1 in the denominator is for empty rows alone; here every row pays it.",
@@ -608,9 +604,6 @@ def _(V, T, block):
 leak_floor.mistakes_are(
     ("one target in every block's length", "right when the blocks divide T; a shorter last block pays as well.",
      lambda V, T, block: math.log(V) / min(block, T)),
-    ("zero where one block holds everything",
-     "the target of the last position is token T, which is in no input: it pays even there.",
-     lambda V, T, block: 0.0 if block >= T else math.ceil(T / block) * math.log(V) / T),
     ("the last block forgotten, unless it is the only one",
      "the remainder of T // block is a block, too, and its last position is blind.",
      lambda V, T, block: max(1, T // block) * math.log(V) / T),
@@ -640,8 +633,6 @@ leak_floor.edits_are(
     ("bits", "log2 gives bits; a nat is counted with the natural logarithm.", "math.log", "math.log2"),
     ("V - 1 tokens to choose from", "a blind position cannot rule out a single one of the V tokens.",
      "math.log(V)", "math.log(V - 1)"),
-    ("the share of wrong guesses", "a blind position is wrong with probability 1 - 1/V, and its loss is ln V.",
-     "math.log(V)", "(1 - 1 / V)"),
     ("a mean over T + 1 tokens", "there are T targets: the first of the T + 1 tokens is none.",
      "math.log(V) / T", "math.log(V) / (T + 1)"),
     ("the sum over the positions", "the loss is a mean: divide by the T positions.",
@@ -913,18 +904,7 @@ def _weights(f, T, S):
     return f(q, k, torch.eye(S)[None, None])[0, 0]
 
 
-@upside_down_mask.contract("no look into the future")
-def _(f):
-    for T, S in (4, 4), (2, 5):
-        leaks = _weights(f, T, S) * _future(T, S)  # (T, S)
-        contracts.same("no look into the future", leaks, torch.zeros(T, S), f"T = {T}, S = {S}, weights")
-
-
-@upside_down_mask.contract("every past key is used")
-def _(f):
-    for T, S in (4, 4), (2, 5):
-        used = ((_weights(f, T, S) > 0) | _future(T, S)).float()  # (T, S)
-        contracts.same("every past key is used", used, torch.ones(T, S), f"T = {T}, S = {S}")
+_who_looks_where(upside_down_mask, _weights, (4, 4), (2, 5))
 
 
 @upside_down_mask.contract("chunks give the rows of one pass")

@@ -5,7 +5,14 @@ import math
 import torch
 import torch.nn.functional as F
 
-from tests.mutants import right, right_source, wrong, wrong_source
+from tests.mutants import right, wrong, wrong_source
+
+
+def _each_is(register, exercise, *table):
+    """Register answers that are one expression each: (what, function)."""
+    for what, answer in table:
+        register(exercise, what)(answer)
+
 
 # ── causal_mask ──────────────────────────────────────────────────────────────────────────────────
 
@@ -14,17 +21,14 @@ def _compared(T, S, dtype):
     return torch.arange(S).to(dtype) <= torch.arange(S - T, S).to(dtype)[:, None]
 
 
-wrong("causal_mask", "axes for batch and heads are added")(
-    lambda T, S: torch.ones(1, 1, T, S, dtype=torch.bool).tril(S - T)
-)
-wrong("causal_mask", "a single query gets a row without the T axis")(
-    lambda T, S: _compared(T, S, torch.long).squeeze(0)
-)
-wrong("causal_mask", "a list of lists as the page's loop would make it")(
-    lambda T, S: [[j <= i + S - T for j in range(S)] for i in range(T)]
-)
-wrong("causal_mask", "positions in 8 bits")(lambda T, S: _compared(T, S, torch.int8))
-wrong("causal_mask", "positions in half precision: 2049 is 2048")(lambda T, S: _compared(T, S, torch.half))
+_each_is(wrong, "causal_mask",
+    ("axes for batch and heads are added", lambda T, S: torch.ones(1, 1, T, S, dtype=torch.bool).tril(S - T)),
+    ("a single query gets a row without the T axis", lambda T, S: _compared(T, S, torch.long).squeeze(0)),
+    ("a list of lists as the page's loop would make it",
+     lambda T, S: [[j <= i + S - T for j in range(S)] for i in range(T)]),
+    ("positions in 8 bits", lambda T, S: _compared(T, S, torch.int8)),
+    ("positions in half precision: 2049 is 2048", lambda T, S: _compared(T, S, torch.half)),
+)  # fmt: skip
 
 
 @wrong("causal_mask", "the distance on both sides: abs of the positions' difference")
@@ -33,13 +37,12 @@ def _(T, S):
     return (q - torch.arange(S)).abs() <= q
 
 
-right("causal_mask", "the lower triangle, moved by S - T")(
-    lambda T, S: torch.ones(T, S, dtype=torch.bool).tril(S - T)
-)
-right("causal_mask", "not the upper triangle")(lambda T, S: torch.ones(T, S).triu(1 + S - T) == 0)
-right("causal_mask", "both ends counted backwards from the last token")(
-    lambda T, S: torch.arange(T - 1, -1, -1).view(T, 1).le(torch.arange(S - 1, -1, -1).view(1, S))
-)
+_each_is(right, "causal_mask",
+    ("the lower triangle, moved by S - T", lambda T, S: torch.ones(T, S, dtype=torch.bool).tril(S - T)),
+    ("not the upper triangle", lambda T, S: torch.ones(T, S).triu(1 + S - T) == 0),
+    ("both ends counted backwards from the last token",
+     lambda T, S: torch.arange(T - 1, -1, -1).view(T, 1).le(torch.arange(S - 1, -1, -1).view(1, S))),
+)  # fmt: skip
 
 wrong_source("causal_mask", "calls the mask of the package", '''
 from tx import causal
@@ -59,46 +62,23 @@ def causal_mask(T, S):
 # ── visible_pairs ────────────────────────────────────────────────────────────────────────────────
 
 
-@wrong("visible_pairs", "a window that looks to both sides and ends with the text")
-def _(T, S, W):
-    return sum(min(p, W - 1) + 1 + min(S - 1 - p, W - 1) for p in range(S - T, S))
-
-
-@wrong("visible_pairs", "summed in fp32, which has no more than 24 bits")
-def _(T, S, W):
-    return int(torch.arange(S - T + 1, S + 1).clamp(max=W).float().cumsum(0)[-1])
-
-
-@wrong("visible_pairs", "the division comes first: half of W, rounded down, times W + 1")
-def _(T, S, W):
-    upto = lambda N: min(N, W) // 2 * (min(N, W) + 1) + (N - min(N, W)) * W
-    return upto(S) - upto(S - T)
-
-
-@wrong("visible_pairs", "the halves are divided as floats: not a whole number's type")
-def _(T, S, W):
-    upto = lambda N: min(N, W) * (min(N, W) + 1) / 2 + (N - min(N, W)) * W
-    return upto(S) - upto(S - T)
-
-
-@wrong("visible_pairs", "full windows as soon as there is a past of any length")
-def _(T, S, W):
-    m = min(T, W)
-    return T * min(W, S) if S > T else m * (m + 1) // 2 + (T - m) * W
-
-
-@wrong("visible_pairs", "in the middle of the ramp it takes the first query for all")
-def _(T, S, W):
-    m = min(T, W)
-    return T * min(W, S - T + 1) if S > T else m * (m + 1) // 2 + (T - m) * W
-
-
-right("visible_pairs", "a sum over the queries, one number each")(
-    lambda T, S, W: sum(min(W, p + 1) for p in range(S - T, S))
-)
-right("visible_pairs", "a vector of counts instead of a mask")(
-    lambda T, S, W: int(torch.arange(S - T + 1, S + 1).clamp(max=W).sum())
-)
+_each_is(wrong, "visible_pairs",
+    ("a window that looks to both sides and ends with the text",
+     lambda T, S, W: sum(min(p, W - 1) + 1 + min(S - 1 - p, W - 1) for p in range(S - T, S))),
+    ("summed in fp32, which has no more than 24 bits",
+     lambda T, S, W: int(torch.arange(S - T + 1, S + 1).clamp(max=W).float().cumsum(0)[-1])),
+    ("a float, which is not a whole number's type",
+     lambda T, S, W: float(sum(min(W, p + 1) for p in range(S - T, S)))),
+    ("full windows as soon as there is a past of any length",
+     lambda T, S, W: T * min(W, S) if S > T else sum(min(W, p + 1) for p in range(T))),
+    ("in the middle of the ramp it takes the first query for all",
+     lambda T, S, W: T * min(W, S - T + 1) if S > T else sum(min(W, p + 1) for p in range(T))),
+)  # fmt: skip
+_each_is(right, "visible_pairs",
+    ("a sum over the queries, one number each", lambda T, S, W: sum(min(W, p + 1) for p in range(S - T, S))),
+    ("a vector of counts instead of a mask",
+     lambda T, S, W: int(torch.arange(S - T + 1, S + 1).clamp(max=W).sum())),
+)  # fmt: skip
 
 
 @right("visible_pairs", "the plateau minus what the first queries lack")
@@ -123,11 +103,6 @@ def visible_pairs(T, S, W):
     return total
 ''', expect="timeout")
 
-wrong_source("visible_pairs", "a name from another cell", '''
-def visible_pairs(T, S, W):
-    return ramp(S, W) - ramp(S - T, W)
-''', expect="error")
-
 # ── masked_softmax ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -144,6 +119,12 @@ def _stable(scores, keep):
     return e / torch.where(total == 0, 1.0, total)
 
 
+def _opened(scores, keep):
+    """`keep` with key 0 opened for rows that see nothing."""
+    keep = keep.expand(scores.shape)
+    return keep | (~keep.any(-1, keepdim=True) & (torch.arange(keep.shape[-1]) == 0))
+
+
 @wrong("masked_softmax", "0/0 is computed and chosen away with where, so its gradient is NaN")
 def _(scores, keep):
     fenced = scores + torch.zeros(keep.shape).masked_fill(~keep, -1e30)
@@ -152,17 +133,15 @@ def _(scores, keep):
     return torch.where(total > 0, e / total, 0.0)
 
 
-@wrong("masked_softmax", "hidden exponentials overflow to inf and are multiplied by 0")
+@wrong("masked_softmax", "hidden exponentials overflow, are hidden by where, and come back as a gradient")
 def _(scores, keep):
-    fenced = scores.masked_fill(~keep, -1e30)
-    e = (scores - fenced.amax(-1, keepdim=True)).exp() * keep
+    e = torch.where(keep, (scores - scores.masked_fill(~keep, -1e30).amax(-1, keepdim=True)).exp(), 0.0)
     return e / e.sum(-1, keepdim=True).clamp_min(1e-20)
 
 
-@wrong("masked_softmax", "hidden exponentials overflow, are hidden by where, and come back as a gradient")
+@wrong("masked_softmax", "hidden exponentials overflow to inf and are multiplied by 0")
 def _(scores, keep):
-    top = scores.masked_fill(~keep, -1e30).amax(-1, keepdim=True)
-    e = torch.where(keep, (scores - top).exp(), 0.0)
+    e = (scores - scores.masked_fill(~keep, -1e30).amax(-1, keepdim=True)).exp() * keep
     return e / e.sum(-1, keepdim=True).clamp_min(1e-20)
 
 
@@ -173,13 +152,6 @@ def _(scores, keep):
     return _stable(fenced, keep)
 
 
-@wrong("masked_softmax", "an empty row gives weight 1 to key 0")
-def _(scores, keep):
-    keep = keep.expand(scores.shape).clone()
-    keep[..., 0] |= ~keep.any(-1)
-    return _stable(scores, keep)
-
-
 @wrong("masked_softmax", "emptiness judged over the batch: any example that sees is enough")
 def _(scores, keep):
     seen = keep.expand_as(scores).any(-1, keepdim=True)
@@ -187,13 +159,12 @@ def _(scores, keep):
     return weights * (seen.flatten(0, -3).any(0) if seen.dim() > 2 else seen)
 
 
-@wrong("masked_softmax", "1e-4 in the denominator: a row sums to a little less than one")
-def _(scores, keep):
-    e, total = _parts(scores, keep)
-    return e / (total + 1e-4)
-
-
-wrong("masked_softmax", "no gradient reaches the scores")(lambda scores, keep: _stable(scores.detach(), keep))
+_each_is(wrong, "masked_softmax",
+    ("an empty row gives weight 1 to key 0", lambda scores, keep: _stable(scores, _opened(scores, keep))),
+    ("1e-4 in the denominator: a row sums to a little less than one",
+     lambda scores, keep: _parts(scores, keep)[0] / (_parts(scores, keep)[1] + 1e-4)),
+    ("no gradient reaches the scores", lambda scores, keep: _stable(scores.detach(), keep)),
+)  # fmt: skip
 
 
 @right("masked_softmax", "the largest made finite by a clamp, the denominator at least a small number")
@@ -213,17 +184,8 @@ def _(scores, keep):
 
 @right("masked_softmax", "through logsumexp, with rows that see nothing opened first and closed after")
 def _(scores, keep):
-    sees = keep.any(-1, keepdim=True)
-    fenced = scores.masked_fill(~(keep | ~sees), -math.inf)
-    return (fenced - fenced.logsumexp(-1, keepdim=True)).exp().masked_fill(~sees, 0.0)
-
-
-@right("masked_softmax", "0/0 is chosen away after the division, and its gradient before the exponential")
-def _(scores, keep):
-    top = scores.masked_fill(~keep, -1e30).amax(-1, keepdim=True).detach()
-    e = torch.where(keep, (scores - top).clamp(max=0).exp(), 0.0)
-    total = e.sum(-1, keepdim=True)
-    return torch.where(total > 0, e / total, 0.0)
+    fenced = scores.masked_fill(~_opened(scores, keep), -math.inf)
+    return (fenced - fenced.logsumexp(-1, keepdim=True)).exp() * keep
 
 
 @right("masked_softmax", "row by row, only over the visible keys")
@@ -255,48 +217,23 @@ def _each(logits, tokens):
     return F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none")
 
 
-def _pairs(real):
-    if not (real[:, :-1] & real[:, 1:]).any():
-        raise ValueError("no pair")
-    return real[:, :-1] & real[:, 1:]
+def _refuse(error=ValueError):
+    raise error("no")
 
 
-@wrong("next_token_loss", "an assertion in place of the ValueError")
-def _(logits, tokens, real):
+def _pairs(real, error=ValueError, enough=torch.Tensor.any):
     pairs = real[:, :-1] & real[:, 1:]
-    assert pairs.any(), "no pair"
-    return _each(logits, tokens)[pairs].mean()
+    return pairs if enough(pairs) else _refuse(error)
 
 
-@wrong("next_token_loss", "an error as soon as one row has no pair")
-def _(logits, tokens, real):
-    pairs = real[:, :-1] & real[:, 1:]
-    if not pairs.any(-1).all():
-        raise ValueError("no pair")
-    return _each(logits, tokens)[pairs].mean()
-
-
-@wrong("next_token_loss", "token 0 stands for padding, whatever `real` says")
-def _(logits, tokens, real):
-    _pairs(real)
-    return F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], ignore_index=0)
-
-
-@wrong("next_token_loss", "the classes are left in the last axis")
-def _(logits, tokens, real):
-    return F.cross_entropy(logits[:, :-1], tokens[:, 1:], reduction="none")[_pairs(real)].mean()
+def _row_by_row(pairs):
+    return pairs.any(-1).all()
 
 
 @wrong("next_token_loss", "writes -100 into the caller's tokens")
 def _(logits, tokens, real):
     tokens[:, 1:][~_pairs(real)] = -100
     return F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:])
-
-
-@wrong("next_token_loss", "hidden logits become 0 and still count as a guess of 1/V")
-def _(logits, tokens, real):
-    _pairs(real)
-    return _each(logits * real[..., None], tokens).mean()
 
 
 @wrong("next_token_loss", "the log of a probability plus 1e-9: a surprise costs 20.7 at most")
@@ -311,30 +248,33 @@ def _(logits, tokens, real):
     return each[_pairs(real)].mean()
 
 
-@wrong("next_token_loss", "the number of pairs in 8 bits")
-def _(logits, tokens, real):
-    pairs = _pairs(real)
-    return _each(logits, tokens)[pairs].sum() / pairs.sum(dtype=torch.uint8)
-
-
-wrong("next_token_loss", "padding multiplied by 0, which makes NaN of NaN")(
-    lambda logits, tokens, real: (_each(logits, tokens) * _pairs(real)).sum() / _pairs(real).sum()
-)
-wrong("next_token_loss", "half precision inside: the third digit is wrong")(
-    lambda logits, tokens, real: _each(logits.half(), tokens)[_pairs(real)].to(logits.dtype).mean()
-)
-wrong("next_token_loss", "tokens in 16 bits")(
-    lambda logits, tokens, real: _each(logits, tokens.short().long() % logits.shape[-1])[_pairs(real)].mean()
-)
-wrong("next_token_loss", "a Python number, which has no gradient")(
-    lambda logits, tokens, real: _each(logits, tokens)[_pairs(real)].mean().item()
-)
-wrong("next_token_loss", "no gradient reaches the logits")(
-    lambda logits, tokens, real: _each(logits.detach(), tokens)[_pairs(real)].mean()
-)
-wrong("next_token_loss", "the mean log-likelihood, without the minus")(
-    lambda logits, tokens, real: -_each(logits, tokens)[_pairs(real)].mean()
-)
+_each_is(wrong, "next_token_loss",
+    ("an assertion in place of the ValueError",
+     lambda logits, tokens, real: _each(logits, tokens)[_pairs(real, AssertionError)].mean()),
+    ("an error as soon as one row has no pair",
+     lambda logits, tokens, real: _each(logits, tokens)[_pairs(real, enough=_row_by_row)].mean()),
+    ("token 0 stands for padding, whatever `real` says",
+     lambda logits, tokens, real: F.cross_entropy(
+         logits[:, :-1].mT, tokens[:, 1:] + 0 * _pairs(real), ignore_index=0)),
+    ("the classes are left in the last axis",
+     lambda logits, tokens, real: F.cross_entropy(logits[:, :-1], tokens[:, 1:])),
+    ("hidden logits become 0 and still count as a guess of 1/V",
+     lambda logits, tokens, real: (_each(logits * real[..., None], tokens) + 0 * _pairs(real)).mean()),
+    ("the number of pairs in 8 bits",
+     lambda logits, tokens, real: _each(logits, tokens)[_pairs(real)].sum() / _pairs(real).sum(dtype=torch.uint8)),
+    ("padding multiplied by 0, which makes NaN of NaN",
+     lambda logits, tokens, real: (_each(logits, tokens) * _pairs(real)).sum() / _pairs(real).sum()),
+    ("half precision inside: the third digit is wrong",
+     lambda logits, tokens, real: _each(logits.half(), tokens)[_pairs(real)].to(logits.dtype).mean()),
+    ("tokens in 16 bits",
+     lambda logits, tokens, real: _each(logits, tokens.short().long() % logits.shape[-1])[_pairs(real)].mean()),
+    ("a Python number, which has no gradient",
+     lambda logits, tokens, real: _each(logits, tokens)[_pairs(real)].mean().item()),
+    ("no gradient reaches the logits",
+     lambda logits, tokens, real: _each(logits.detach(), tokens)[_pairs(real)].mean()),
+    ("the mean log-likelihood, without the minus",
+     lambda logits, tokens, real: -_each(logits, tokens)[_pairs(real)].mean()),
+)  # fmt: skip
 
 
 @right("next_token_loss", "ignore_index, in a copy of the targets")
@@ -362,43 +302,28 @@ def _(logits, tokens, real):
     return sum(losses) / len(losses)
 
 
-wrong_source("next_token_loss", "a wrong name for the argument of cross_entropy", '''
-import torch.nn.functional as F
-def next_token_loss(logits, tokens, real):
-    each = F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduce="none", weights=real)
-    return each.mean()
-''', expect="error")
-
 wrong_source("next_token_loss", "prints the loss and forgets to return it", '''
-import torch.nn.functional as F
 def next_token_loss(logits, tokens, real):
-    pairs = real[:, 1:] & real[:, :-1]
-    if not pairs.any():
-        raise ValueError
-    print(F.cross_entropy(logits[:, :-1][pairs], tokens[:, 1:][pairs]))
+    print(torch.nn.functional.cross_entropy(logits[:, :-1].mT, tokens[:, 1:]))
 ''', expect="wrong")
 
 # ── leak_floor ───────────────────────────────────────────────────────────────────────────────────
 
-wrong("leak_floor", "the text's 12 positions are built in")(
-    lambda V, T, block: math.ceil(T / block) * math.log(V) / 12
-)
-wrong("leak_floor", "the size of the text's vocabulary is built in")(
-    lambda V, T, block: math.ceil(T / block) * math.log(8) / T
-)
-wrong("leak_floor", "blind positions pay ln V, and the others 1/V")(
-    lambda V, T, block: (math.ceil(T / block) * math.log(V) + (T - math.ceil(T / block)) / V) / T
-)
-wrong("leak_floor", "blind is the last but one of a block, and the very last")(
-    lambda V, T, block: sum((t + 2) % block == 0 or t == T - 1 for t in range(T)) * math.log(V) / T
-)
-wrong("leak_floor", "an entropy summed over at most 1,000 tokens")(
-    lambda V, T, block: min(V, 1000) / V * math.log(V) * math.ceil(T / block) / T
-)
-right("leak_floor", "counts the positions that stand at the end of a block or of the text")(
-    lambda V, T, block: sum((t + 1) % block == 0 or t == T - 1 for t in range(T)) / T * math.log(V)
-)
-right("leak_floor", "whole-number division, rounded up")(lambda V, T, block: -(-T // block) * math.log(V) / T)
+_each_is(wrong, "leak_floor",
+    ("the text's 12 positions are built in", lambda V, T, block: math.ceil(T / block) * math.log(V) / 12),
+    ("the size of the text's vocabulary is built in", lambda V, T, block: math.ceil(T / block) * math.log(8) / T),
+    ("blind positions pay ln V, and the others 1/V",
+     lambda V, T, block: (math.ceil(T / block) * math.log(V) + (T - math.ceil(T / block)) / V) / T),
+    ("blind is the last but one of a block, and the very last",
+     lambda V, T, block: sum((t + 2) % block == 0 or t == T - 1 for t in range(T)) * math.log(V) / T),
+    ("an entropy summed over at most 1,000 tokens",
+     lambda V, T, block: min(V, 1000) / V * math.log(V) * math.ceil(T / block) / T),
+)  # fmt: skip
+_each_is(right, "leak_floor",
+    ("counts the positions that stand at the end of a block or of the text",
+     lambda V, T, block: sum((t + 1) % block == 0 or t == T - 1 for t in range(T)) / T * math.log(V)),
+    ("whole-number division, rounded up", lambda V, T, block: -(-T // block) * math.log(V) / T),
+)  # fmt: skip
 
 
 @right("leak_floor", "the mask is built and asked for each target")
@@ -419,31 +344,20 @@ def leak_floor(V, T, block):
     return blind * math.log(V) / T
 ''', expect="timeout")
 
-wrong_source("leak_floor", "math.ln does not exist", '''
-import math
-def leak_floor(V, T, block):
-    return math.ceil(T / block) * math.ln(V) / T
-''', expect="error")
-
 # ── first_leaking_row ────────────────────────────────────────────────────────────────────────────
 
 
-def _moving(before, after, token, tolerance):
+def _moving(before, after, token, tolerance=5e-5):
     """The rows before the token that moved, (N, 1)."""
     return (~((after - before)[:, :token].abs() <= tolerance)).any(0).any(-1).nonzero()
 
 
-@wrong("first_leaking_row", "nothing is returned where nothing leaks")
-def _(before, after, token, tolerance=5e-5):
-    rows = _moving(before, after, token, tolerance)
-    if len(rows):
-        return rows[0].item()
-
-
-@wrong("first_leaking_row", "the index is returned as a tensor of one element, (1,)")
-def _(before, after, token, tolerance=5e-5):
-    rows = _moving(before, after, token, tolerance)
-    return rows[0] if len(rows) else torch.tensor([-1])
+_each_is(wrong, "first_leaking_row",
+    ("nothing is returned where nothing leaks", lambda *args: next((t.item() for t in _moving(*args)), None)),
+    ("the index is returned as a tensor of one element, (1,)",
+     lambda *args: next(iter(_moving(*args)), torch.tensor([-1]))),
+    ("no care for nothing found: the first of an empty list", lambda *args: _moving(*args)[0].item()),
+)  # fmt: skip
 
 
 @wrong("first_leaking_row", "rows after the token count, but not its own")
@@ -454,19 +368,14 @@ def _(before, after, token, tolerance=5e-5):
 
 @wrong("first_leaking_row", "the largest change of no rows: an error for token 0")
 def _(before, after, token, tolerance=5e-5):
-    calm = (after - before)[:, :token].abs().amax(0).amax(-1) <= tolerance
-    return calm.int().argmin().item() if not calm.all() else -1
+    moved = ~((after - before)[:, :token].abs().amax(0).amax(-1) <= tolerance)
+    return moved.int().argmax().item() if moved.max() else -1
 
 
 @wrong("first_leaking_row", "the difference is written into `after`")
 def _(before, after, token, tolerance=5e-5):
     rows = _moving(torch.zeros_like(before), after.sub_(before), token, tolerance)
     return rows[0].item() if len(rows) else -1
-
-
-wrong("first_leaking_row", "no care for nothing found: the first of an empty list")(
-    lambda before, after, token, tolerance=5e-5: _moving(before, after, token, tolerance)[0].item()
-)
 
 
 @right("first_leaking_row", "a loop that stops at the first row")
@@ -501,9 +410,7 @@ def first_leaking_row(before, after, token, tolerance=5e-5):
 
 wrong_source("first_leaking_row", "the tolerance is left out of the arguments and not known inside", '''
 def first_leaking_row(before, after, token, tol=5e-5):
-    moved = ~((after - before)[:, :token].abs() <= tolerance)
-    rows = moved.any(0).any(-1).nonzero()
-    return rows[0].item() if len(rows) else -1
+    return ((after - before)[:, :token].abs() <= tolerance).all(0).all(-1).int().argmin().item()
 ''', expect="error")
 
 # ── upside_down_mask ─────────────────────────────────────────────────────────────────────────────
@@ -518,28 +425,23 @@ def _sdpa(q, k, v, keep=None, **options):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=keep, **options)
 
 
-wrong("upside_down_mask", "the mask is transposed, which fits for T = S alone")(
-    lambda q, k, v: _sdpa(q, k, v, ~_sees(q.shape[2], k.shape[2]).T)
-)
-wrong("upside_down_mask", "scaled with the width of all heads")(
-    lambda q, k, v: _sdpa(q, k, v, scale=(q.shape[1] * q.shape[3]) ** -0.5)
-)
-wrong("upside_down_mask", "the output is merged: (B, T, H·d_k)")(
-    lambda q, k, v: _sdpa(q, k, v).transpose(1, 2).flatten(2)
-)
-wrong("upside_down_mask", "dropout is left on")(lambda q, k, v: _sdpa(q, k, v, dropout_p=0.1))
-wrong("upside_down_mask", "keys and values carry no gradient")(
-    lambda q, k, v: _sdpa(q, k.detach(), v.detach())
-)
-wrong("upside_down_mask", "the offset from the wrong axes: d_k - S, not S - T")(
-    lambda q, k, v: _sdpa(q, k, v, torch.ones(q.shape[2], k.shape[2]).tril(q.shape[3] - k.shape[2]).bool())
-)
-wrong("upside_down_mask", "a single query, as in generation, sees the first key only")(
-    lambda q, k, v: _sdpa(q, k, v) if q.shape[2] > 1 else v[:, :, :1]
-)
-right("upside_down_mask", "the repaired mask as an additive one, -inf above the diagonal")(
-    lambda q, k, v: _sdpa(q, k, v, torch.zeros(()).masked_fill(~_sees(q.shape[2], k.shape[2]), -math.inf))
-)
+_each_is(wrong, "upside_down_mask",
+    ("the mask is transposed, which fits for T = S alone",
+     lambda q, k, v: _sdpa(q, k, v, ~_sees(q.shape[2], k.shape[2]).T)),
+    ("scaled with the width of all heads",
+     lambda q, k, v: _sdpa(q, k, v, scale=(q.shape[1] * q.shape[3]) ** -0.5)),
+    ("the output is merged: (B, T, H·d_k)", lambda q, k, v: _sdpa(q, k, v).transpose(1, 2).flatten(2)),
+    ("dropout is left on", lambda q, k, v: _sdpa(q, k, v, dropout_p=0.1)),
+    ("keys and values carry no gradient", lambda q, k, v: _sdpa(q, k.detach(), v.detach())),
+    ("the offset from the wrong axes: d_k - S, not S - T",
+     lambda q, k, v: _sdpa(q, k, v, torch.ones(q.shape[2], k.shape[2]).tril(q.shape[3] - k.shape[2]).bool())),
+    ("a single query, as in generation, sees the first key only",
+     lambda q, k, v: _sdpa(q, k, v) if q.shape[2] > 1 else v[:, :, :1]),
+)  # fmt: skip
+_each_is(right, "upside_down_mask",
+    ("the repaired mask as an additive one, -inf above the diagonal",
+     lambda q, k, v: _sdpa(q, k, v, torch.zeros(()).masked_fill(~_sees(q.shape[2], k.shape[2]), -math.inf))),
+)  # fmt: skip
 
 
 @right("upside_down_mask", "the softmax by hand, without the fused kernel")
@@ -558,19 +460,15 @@ def _(q, k, v):
 
 
 wrong_source("upside_down_mask", "minus a boolean tensor, which PyTorch refuses", '''
-import torch.nn.functional as F
 def upside_down_mask(q, k, v):
-    T, S = q.shape[2], k.shape[2]
-    mask = -torch.ones(T, S).triu(1 + S - T).bool()
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    mask = -torch.ones(q.shape[2], k.shape[2]).triu(1 + k.shape[2] - q.shape[2]).bool()
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 ''', expect="error")
 
 wrong_source("upside_down_mask", "the right mask, and is_causal beside it", '''
-import torch.nn.functional as F
 def upside_down_mask(q, k, v):
-    T, S = q.shape[2], k.shape[2]
-    mask = ~torch.ones(T, S).triu(1 + S - T).bool()
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=True)
+    mask = torch.ones(q.shape[2], k.shape[2]).tril(k.shape[2] - q.shape[2]).bool()
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=True)
 ''', expect="wrong")
 
 # ── tree_mask ────────────────────────────────────────────────────────────────────────────────────
@@ -583,54 +481,21 @@ def _checked(parents):
     return parents.tolist()
 
 
-def _steps(parents):
-    """Numbers (T, T): 1 for each guess and its parent, 1 on the diagonal."""
-    steps = torch.eye(len(parents))
-    for i, p in enumerate(_checked(parents)):
-        if p >= 0:
-            steps[i, p] = 1
-    return steps
-
-
-def _grown(parents):
+def _grown(parents, check=_checked):
     tree = torch.eye(len(parents), dtype=torch.bool)
-    for i, p in enumerate(_checked(parents)):
-        if p >= 0:
+    for i, p in enumerate(check(parents)):
+        if 0 <= p < len(parents):
             tree[i] |= tree[p]
     return tree
 
 
+def _links(parents):
+    """Numbers (T, T): 1 for each guess and itself, 1 for each guess and its parent."""
+    return (parents[:, None] == torch.arange(len(parents))).float() + torch.eye(len(parents))
+
+
 def _with_text(tree, n_past):
     return torch.cat([torch.ones(len(tree), n_past, dtype=torch.bool), tree], 1)
-
-
-@wrong("tree_mask", "no parent is refused")
-def _(parents, n_past):
-    tree = torch.eye(len(parents), dtype=torch.bool)
-    for i, p in enumerate(parents.tolist()):
-        if 0 <= p < len(parents):
-            tree[i] |= tree[p]
-    return _with_text(tree, n_past)
-
-
-@wrong("tree_mask", "a tree has one root: a second -1 is refused")
-def _(parents, n_past):
-    if (parents[1:] < 0).any():
-        raise ValueError("a second root")
-    return _with_text(_grown(parents), n_past)
-
-
-@wrong("tree_mask", "the parents have to ascend: a depth-first order is refused")
-def _(parents, n_past):
-    if (parents.diff() < 0).any():
-        raise ValueError("not in order")
-    return _with_text(_grown(parents), n_past)
-
-
-@wrong("tree_mask", "refused with an assertion")
-def _(parents, n_past):
-    assert (parents < torch.arange(len(parents))).all() and (parents >= -1).all()
-    return _with_text(_grown(parents), n_past)
 
 
 @wrong("tree_mask", "the parents are counted as keys, behind the text")
@@ -643,13 +508,6 @@ def _(parents, n_past):
     return keep
 
 
-@wrong("tree_mask", "the parents are moved up by one in place")
-def _(parents, n_past):
-    tree = _grown(parents)
-    parents += 1
-    return _with_text(tree, n_past)
-
-
 @wrong("tree_mask", "a level sees all levels above")
 def _(parents, n_past):
     depth = _grown(parents).sum(1)
@@ -658,42 +516,47 @@ def _(parents, n_past):
 
 @wrong("tree_mask", "siblings see the older ones, and so do their descendants")
 def _(parents, n_past):
-    tree = torch.eye(len(parents), dtype=torch.bool)
-    for i, p in enumerate(_checked(parents)):
-        if p >= 0:
-            tree[i] |= tree[p]
-            tree[i, :i] |= parents[:i] == p
-    return _with_text(tree, n_past)
+    tree = _grown(parents).float()
+    older = (parents[:, None] == parents) & (parents >= 0)
+    return _with_text(tree @ (torch.eye(len(tree)) + older.tril(-1)) @ tree > 0, n_past)
 
 
 @wrong("tree_mask", "squared as often as log2 T says, rounded down")
 def _(parents, n_past):
-    tree = _steps(parents)
+    tree = _links(torch.tensor(_checked(parents)))
     for _ in range(int(math.log2(len(parents)))):
         tree = ((tree @ tree) > 0).float()
     return _with_text(tree.bool(), n_past)
 
 
-wrong("tree_mask", "eight generations")(
-    lambda parents, n_past: _with_text(_steps(parents).matrix_power(8) > 0, n_past)
-)
-wrong("tree_mask", "the number of paths in float32, which is infinite in a long branch")(
-    lambda parents, n_past: _with_text(_steps(parents).matrix_power(len(parents)).bool(), n_past)
-)
-wrong("tree_mask", "True = hidden")(lambda parents, n_past: ~_with_text(_grown(parents), n_past))
-wrong("tree_mask", "numbers in place of booleans")(
-    lambda parents, n_past: _with_text(_grown(parents), n_past).float()
-)
-wrong("tree_mask", "axes for batch and heads are added")(
-    lambda parents, n_past: _with_text(_grown(parents), n_past)[None, None]
-)
+@wrong("tree_mask", "the parents are moved up by one in place")
+def _(parents, n_past):
+    tree = _grown(parents)
+    parents += 1
+    return _with_text(tree, n_past)
+
+
+_each_is(wrong, "tree_mask",
+    ("no parent is refused", lambda parents, n_past: _with_text(_grown(parents, torch.Tensor.tolist), n_past)),
+    ("a tree has one root: a second -1 is refused",
+     lambda parents, n_past: _with_text(_grown(parents), n_past) if (parents[1:] >= 0).all() else _refuse()),
+    ("the parents have to ascend: a depth-first order is refused",
+     lambda parents, n_past: _with_text(_grown(parents), n_past) if (parents.diff() >= 0).all() else _refuse()),
+    ("refused with an assertion",
+     lambda parents, n_past: _with_text(_grown(parents), n_past)
+     if ((parents >= -1) & (parents < torch.arange(len(parents)))).all() else _refuse(AssertionError)),
+    ("eight generations",
+     lambda parents, n_past: _with_text(_links(torch.tensor(_checked(parents))).matrix_power(8) > 0, n_past)),
+    ("the number of paths in float32, which is infinite in a long branch",
+     lambda parents, n_past: _with_text(_links(torch.tensor(_checked(parents))).matrix_power(400).bool(), n_past)),
+    ("True = hidden", lambda parents, n_past: ~_with_text(_grown(parents), n_past)),
+    ("numbers in place of booleans", lambda parents, n_past: _with_text(_grown(parents), n_past).float()),
+)  # fmt: skip
 
 
 @right("tree_mask", "walks up from every guess")
 def _(parents, n_past):
-    up = _checked(parents)
-    keep = torch.zeros(len(up), n_past + len(up), dtype=torch.bool)
-    keep[:, :n_past] = True
+    up, keep = _checked(parents), _with_text(torch.eye(len(parents), dtype=torch.bool), n_past)
     for i in range(len(up)):
         j = i
         while j >= 0:
@@ -704,8 +567,8 @@ def _(parents, n_past):
 
 @right("tree_mask", "the inverse of 1 minus the matrix of parents")
 def _(parents, n_past):
-    eye = torch.eye(len(parents)).double()
-    return _with_text(torch.linalg.inv(2 * eye - _steps(parents)) > 0.5, n_past)
+    links = _links(torch.tensor(_checked(parents))).double()
+    return _with_text(torch.linalg.inv(2 * torch.eye(len(links)).double() - links) > 0.5, n_past)
 
 
 @right("tree_mask", "a set of ancestors for every guess")
@@ -716,40 +579,19 @@ def _(parents, n_past):
     return _with_text(torch.tensor([[j in ours for j in range(len(seen))] for ours in seen]), n_past)
 
 
-right_source("tree_mask", "a row of zeros below the guesses, which index -1 finds", '''
-def tree_mask(parents, n_past):
-    T = len(parents)
-    keep = torch.zeros(T + 1, n_past + T, dtype=torch.bool)
-    keep[:, :n_past] = True
-    for i in range(T):
-        p = int(parents[i])
-        if not (-1 <= p and p < i):
-            raise ValueError("a parent stands before its child")
-        keep[i] = keep[p]
-        keep[i, n_past + i] = True
-    return keep[:T]
-''')
-
 wrong_source("tree_mask", "walks up to the root and never leaves it", '''
 def tree_mask(parents, n_past):
-    T = len(parents)
-    keep = torch.zeros(T, n_past + T, dtype=torch.bool)
-    keep[:, :n_past] = True
-    for i in range(T):
-        j = i
-        while True:
-            keep[i, n_past + j] = True
-            j = max(int(parents[j]), 0)
+    keep = torch.zeros(len(parents), n_past + len(parents), dtype=torch.bool)
+    j = len(parents) - 1
+    while j >= 0:
+        keep[-1, n_past + j] = True
+        j = max(int(parents[j]), 0)
     return keep
 ''', expect="timeout")
 
 wrong_source("tree_mask", "walks up past the root: index -1 leads on to the last guess", '''
 def tree_mask(parents, n_past):
-    keep = torch.zeros(len(parents), n_past + len(parents), dtype=torch.bool)
-    def up(i, j):
-        keep[i, n_past + j] = True
-        up(i, int(parents[j]))
-    for i in range(len(parents)):
-        up(i, i)
-    return keep
+    def up(j):
+        return {j} | up(int(parents[j]))
+    return up(len(parents) - 1)
 ''', expect="error")
