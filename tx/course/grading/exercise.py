@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tx.course.grading import general
+from tx.course.grading import general, wire
 from tx.course.grading import report as words
 from tx.course.grading.advice import refuses
 from tx.course.grading.comparing import TOLERANCE, Mismatch, compare, name_of
@@ -229,21 +229,25 @@ class Exercise:
         for name, why, function in () if isinstance(got, Raised) else self.mistakes:
             mistaken = InProcess(function, seconds=self.seconds)
             if self._run(mistaken, case).equals(outcome, self.tolerance):
-                slopes = self._slopes(mistaken, case)
+                try:
+                    slopes = self._slopes(mistaken, case)
+                except Raised:  # right numbers, and no way to differentiate them
+                    continue
                 if not compare({k: slopes[k] for k in asked}, {k: got[k] for k in asked}, self.tolerance):
                     report.mistake, report.why = name, why
                     break
         report.general = report.mistake == CUT[0]
 
-    def _wrong_slope(self, session, seed):
+    def _wrong_slope(self, session, seed, numbers=None):
         """The first case with wrong gradients, or None: (case, its outcome, right ones, these, Mismatch)."""
         self._expected(seed)
         cases, outcomes, _, right = self._known[seed]
-        if not right:
-            session_of_right = InProcess(self.reference_answer, seconds=self.seconds)
-            right += [{} if isinstance(case, raises) else self._slopes(session_of_right, case) for case in cases]
-        for case, outcome, slopes in zip(cases, outcomes, right, strict=True):
-            asked = {k: x for k, x in slopes.items() if x is not None and x.isfinite().all() and x.any()}
+        for i in range(len(cases)) if numbers is None else numbers:
+            case, outcome = cases[i], outcomes[i]
+            if i not in right:
+                session_of_right = InProcess(self.reference_answer, seconds=self.seconds)
+                right[i] = {} if isinstance(case, raises) else self._slopes(session_of_right, case)
+            asked = {k: x for k, x in right[i].items() if x is not None and x.isfinite().all() and x.any()}
             if not asked:
                 continue
             try:
@@ -283,14 +287,21 @@ class Exercise:
                 return mismatch
         return None
 
-    def catches(self, session, seed):
-        """Whether a seed's cases find an answer wrong, contracts aside; it stops at the first sign."""
+    def fixed_and_drawn(self, seed):
+        """Numbers of the cases that are the same whatever the seed, and of those that are drawn from it."""
+        packed = lambda case: wire.pack(case.args if isinstance(case, raises) else case)
+        here, there = (list(map(packed, self._expected(s)[0])) for s in (seed, seed + 1))
+        same = [i < len(there) and case == there[i] for i, case in enumerate(here)]
+        return [i for i, fixed in enumerate(same) if fixed], [i for i, fixed in enumerate(same) if not fixed]
+
+    def catches(self, session, seed, numbers):
+        """Whether some cases of a seed find an answer wrong, contracts aside; it stops at the first sign."""
+        cases, expected = self._expected(seed)
         try:
             with as_torch_comes():
-                for case, expected in zip(*self._expected(seed), strict=True):
-                    if self._mismatch(case, expected, self._run(session, case)):
-                        return True
-                return self.gradients and self._wrong_slope(session, seed) is not None
+                if any(self._mismatch(cases[i], expected[i], self._run(session, cases[i])) for i in numbers):
+                    return True
+                return self.gradients and self._wrong_slope(session, seed, numbers) is not None
         except (Borrowed, TimedOut):
             return True
 
@@ -313,7 +324,7 @@ class Exercise:
                     raise outcome.raised  # the reference of this exercise has a bug
             if len(self._known) > 3:
                 self._known.clear()
-            self._known[seed] = cases, expected, {}, []
+            self._known[seed] = cases, expected, {}, {}
         return self._known[seed][:2]
 
     def _mistaken(self, seed, name, function):
