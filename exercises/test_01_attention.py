@@ -225,7 +225,8 @@ BEST, SHARES = "scores == scores.amax(dim=-1, keepdim=True)", "best / best.sum(d
 ABOVE = "(scores / temperature).softmax(dim=-1)"
 ONE_HOT = "torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1])"
 sharpen.edits_are(
-    ("multiplied instead of divided", "a large temperature must make the weights flat: divide the scores by it.",
+    ("multiplied instead of divided",
+     "a large temperature must make the weights flat: does multiplying by 100 do that?",
      "scores / temperature", "scores * temperature"),
     ("divided after the softmax",
      "dividing weights by τ leaves their proportions as they were, and they no longer sum to one.",
@@ -252,7 +253,8 @@ sharpen.edits_are(
     ("the largest of the whole tensor at temperature 0",
      "every row has its own largest score: amax over the last axis, with keepdim=True.",
      "scores.amax(dim=-1, keepdim=True)", "scores.max()"),
-    ("the largest by size alone at temperature 0", "−2 is less than −1: the largest score counts, sign included.",
+    ("the largest absolute score at temperature 0",
+     "−2 is less than −1: the largest score counts, sign included. What is the largest of −1, −2, −3?",
      BEST, "scores.abs() == scores.abs().amax(dim=-1, keepdim=True)"),
     ("shared among the winners of all rows",
      "the winners are right; each row is divided by its own number of them, along the last axis.",
@@ -361,13 +363,13 @@ stable_softmax.edits_are(
      "a row far below the largest score of the whole tensor becomes 0 / 0: each row needs its own.",
      TOP, "scores.max()"),
     ("the mean subtracted",
-     "the largest exponent is not 0, so a wide row overflows still; and with a −inf in it, so is the mean.",
+     "the largest exponent is not 0, so a wide row overflows still. And what is the mean with a −inf in it?",
      "scores.amax", "scores.mean"),
     ("the mean of the finite scores subtracted",
      "the largest exponent is not 0, so a wide row overflows still: which number makes it 0?",
      TOP, "(scores.nan_to_num(neginf=0).sum(-1, True) / scores.isfinite().sum(-1, True))"),
     ("the minimum subtracted",
-     "now the largest exponent is as large as the row is wide, and with a −inf in it the minimum is −inf.",
+     "now the largest exponent is as large as the row is wide. And what is the minimum with a −inf in it?",
      "scores.amax", "scores.amin"),
     ("scores clipped",
      "cutting scores off at a limit makes all large ones equal; subtracting keeps their differences.",
@@ -390,7 +392,7 @@ stable_softmax.edits_are(
     ("the largest absolute score subtracted",
      "in a row of −1000 and −1001 that leaves exp(−2000) = 0, and 0 / 0: take the largest, sign included.",
      "scores.amax", "scores.abs().amax"),
-    ("the largest finite size subtracted",
+    ("the largest absolute score subtracted, but for −inf",
      "in a row of −1000 and −1001 that leaves exp(−2000) = 0, and 0 / 0: take the largest, sign included.",
      "scores.amax", "scores.nan_to_num(neginf=0).abs().amax"),
     ("never less than 0 subtracted",
@@ -409,7 +411,7 @@ stable_softmax.edits_are(
     ("the maxima of the rows lie on the columns",
      "without keepdim=True a maximum (…,) is lined up with the keys: row t needs the largest of row t.",
      TOP, "scores.amax(dim=-1)"),
-    ("a sum that does not learn",
+    ("the sum is detached",
      "the weights are right; a score moves the sum of its row too, and detach leaves that out of the gradient.",
      SUM, SUM + ".detach()"),
 )  # fmt: skip
@@ -504,7 +506,9 @@ def _(q, k, v):
 
 SCALE, WEIGHTS = "* q.shape[-1] ** -0.5", "scores.softmax(dim=-1)"
 attend.edits_are(
-    ("no scale", "without 1/√d_k the scores grow with the width and the weights harden.", SCALE, ""),
+    ("no scale",
+     "without 1/√d_k the scores grow with the width and the weights harden. Which width does a score sum over?",
+     SCALE, ""),
     ("divided by d_k",
      "it is the standard deviation of a score that is √d_k, not d_k. (Or were both q and the scores "
      "divided by √d_k? Once is enough.)", SCALE, "/ q.shape[-1]"),
@@ -532,7 +536,7 @@ attend.edits_are(
      WEIGHTS, "(scores * q.shape[-1] ** 0.5 * q.shape[1] ** -0.5).softmax(dim=1)"),
     ("softmax over axis 0", "axis 0 are the queries, or the batch: every query shares out among its keys.",
      WEIGHTS, "scores.softmax(dim=0)"),
-    ("softmax over everything", "every query has its own row of weights: all rows are not one softmax.",
+    ("softmax over everything", "every query has its own row of weights. What does each row sum to now?",
      WEIGHTS, "scores.flatten().softmax(0).view(scores.shape)"),
     ("scaled after the softmax", "the weights no longer sum to one: scale the scores, before the softmax.",
      WEIGHTS, "(scores * q.shape[-1] ** 0.5).softmax(dim=-1) / q.shape[-1] ** 0.5"),

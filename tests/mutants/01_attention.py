@@ -20,8 +20,8 @@ for what, answer in (
     ("the wrong axis of v, only where S = d_v",
      lambda q, k, v: v @ (k @ q).softmax(0) if v.shape[0] == v.shape[1] else (k @ q).softmax(0) @ v),
     ("exp by its first terms", lambda q, k, v: (e := 1 + k @ q + (k @ q) ** 2 / 2) / e.sum() @ v),
-    ("right values, and weights that do not learn", lambda q, k, v: (k @ q).softmax(0).detach() @ v),
-    ("right values, and keys that learn half", lambda q, k, v: ((k + k.detach()) / 2 @ q).softmax(0) @ v),
+    ("right values, the weights detached", lambda q, k, v: (k @ q).softmax(0).detach() @ v),
+    ("right values, half the keys detached", lambda q, k, v: ((k + k.detach()) / 2 @ q).softmax(0) @ v),
 ):  # fmt: skip
     wrong("soft_lookup", what)(answer)
 
@@ -126,7 +126,7 @@ for what, answer in (
      _sharpen(lambda s: torch.where(s == s.amax(-1, keepdim=True), s, 0.0).softmax(-1))),
     ("the 1,024 best scores share", _sharpen(above=lambda s, t: (s / t).exp() / (s / t).exp().topk(
         min(1024, s.shape[-1])).values.sum(-1, keepdim=True))),
-    ("right weights that do not learn", _sharpen(above=lambda s, t: (s.detach() / t).softmax(-1))),
+    ("right weights, detached", _sharpen(above=lambda s, t: (s.detach() / t).softmax(-1))),
     ("view, where the scores are not contiguous",
      _sharpen(above=lambda s, t: (s.view(-1, s.shape[-1]) / t).softmax(-1).view(s.shape))),
 ):  # fmt: skip
@@ -220,12 +220,11 @@ for what, answer in (
      lambda scores: (e := _exp(scores)) / e.topk(min(1024, e.shape[-1])).values.sum(-1, keepdim=True)),
     ("view, where the scores are not contiguous",
      lambda scores: _normal(_exp(scores.view(-1, scores.shape[-1]))).view(scores.shape)),
-    ("right weights that do not learn", lambda scores: _normal(_exp(scores).detach())),
-    ("right weights whose sum does not learn",
-     lambda scores: (e := _exp(scores)) / e.sum(-1, keepdim=True).detach()),
+    ("right weights, detached", lambda scores: _normal(_exp(scores).detach())),
+    ("right weights, the sum detached", lambda scores: (e := _exp(scores)) / e.sum(-1, keepdim=True).detach()),
     ("right weights, and NaN behind torch.where in the gradient",
      lambda scores: torch.where(scores.isinf(), 0.0, 1 / (scores.logsumexp(-1, keepdim=True) - scores).exp())),
-    ("right weights whose largest score does not learn",
+    ("right weights, the largest score detached",
      lambda scores: _normal(_exp(torch.where(scores == scores.amax(-1, keepdim=True), scores.detach(), scores)))),
 ):  # fmt: skip
     wrong("stable_softmax", what)(answer)
@@ -329,7 +328,7 @@ for what, answer in (
     ("bmm: exactly one leading axis", _checked(lambda q, k, v: torch.bmm(_weights(q, k), v))),
     ("view, where heads were transposed", _viewed),
     ("in blocks of 64 keys whose answers are averaged", _in_blocks),
-    ("right values, and weights that do not learn", _checked(lambda q, k, v: _weights(q, k).detach() @ v)),
+    ("right values, the weights detached", _checked(lambda q, k, v: _weights(q, k).detach() @ v)),
     ("single precision on the way",
      _checked(lambda q, k, v: (_weights(q.float(), k.float()) @ v.float()).to(q.dtype))),
 ):  # fmt: skip
@@ -432,8 +431,8 @@ for what, answer in (
     ("zeros are cut out, and the rows run into one another", lambda w: entropy(w[w > 0]).exp()),
     ("view, where the weights are not contiguous",
      lambda w: entropy(w.view(-1, w.shape[-1])).exp().view(w.shape[:-1])),
-    ("right numbers that do not learn", lambda w: entropy(w.detach()).exp()),
-    ("right numbers, and logarithms that do not learn", lambda w: torch.xlogy(-w, w.detach()).sum(-1).exp()),
+    ("right numbers, detached", lambda w: entropy(w.detach()).exp()),
+    ("right numbers, the logarithms detached", lambda w: torch.xlogy(-w, w.detach()).sum(-1).exp()),
 ):  # fmt: skip
     wrong("effective_keys", what)(answer)
 
@@ -489,7 +488,7 @@ for what, answer in (
      lambda q, k, v: [_weights(a, b) @ c for a, b, c in zip(q, k, v, strict=True)]),
     ("the result of each sequence side by side: (T, B·d_v)",
      lambda q, k, v: torch.cat([_weights(a, b) @ c for a, b, c in zip(q, k, v, strict=True)], -1)),
-    ("right values, and weights that do not learn", lambda q, k, v: _weights(q, k).detach() @ v),
+    ("right values, the weights detached", lambda q, k, v: _weights(q, k).detach() @ v),
 ):  # fmt: skip
     wrong("batched_attention", what)(answer)
 
