@@ -1,4 +1,8 @@
-"""Wrong and right answers to the exercises of chapter 1."""
+"""Wrong and right answers to the exercises of chapter 1.
+
+What the graders know by name is proved there, by the mistake itself; here stands what they do not name, what
+another part of the judging has to catch, and what once passed.
+"""
 
 import math
 
@@ -8,115 +12,36 @@ from tests.mutants import right, right_source, wrong, wrong_source
 
 # ── soft_lookup ──────────────────────────────────────────────────────────────────────────────────
 
+for what, answer in (
+    ("an axis too many: (1, d_v)", lambda q, k, v: (q[None] @ k.T).softmax(-1) @ v),
+    ("q @ k without the transpose", lambda q, k, v: (q @ k).softmax(-1) @ v),
+    ("the keys are multiplied by the query in place", lambda q, k, v: k.mul_(q).sum(-1).softmax(-1) @ v),
+    ("a list of numbers, as on the page", lambda q, k, v: ((k @ q).softmax(-1) @ v).tolist()),
+    ("the wrong axis of v, only where S = d_v",
+     lambda q, k, v: v @ (k @ q).softmax(0) if v.shape[0] == v.shape[1] else (k @ q).softmax(0) @ v),
+    ("exp by its first terms", lambda q, k, v: (e := 1 + k @ q + (k @ q) ** 2 / 2) / e.sum() @ v),
+    ("right values, the weights detached", lambda q, k, v: (k @ q).softmax(0).detach() @ v),
+    ("right values, half the keys detached", lambda q, k, v: ((k + k.detach()) / 2 @ q).softmax(0) @ v),
+):  # fmt: skip
+    wrong("soft_lookup", what)(answer)
 
-@wrong("soft_lookup", "scaled by 1/√d_k, which was not asked for yet")
+
+@wrong("soft_lookup", "only the eight best keys are read")
 def _(q, k, v):
-    return (k @ q / len(q) ** 0.5).softmax(-1) @ v
+    scores, best = (k @ q).topk(min(8, len(k)))
+    return scores.softmax(0) @ v[best]
 
 
-@wrong("soft_lookup", "exp without dividing by the sum")
+@wrong("soft_lookup", "the loops of the page with math.exp, which takes numbers out of their tensors")
 def _(q, k, v):
-    return (k @ q).exp() @ v
-
-
-@wrong("soft_lookup", "the scores themselves are the weights")
-def _(q, k, v):
-    return (k @ q) @ v
-
-
-@wrong("soft_lookup", "the scores divided by their sum, without exp")
-def _(q, k, v):
-    scores = k @ q
-    return (scores / scores.sum()) @ v
-
-
-@wrong("soft_lookup", "the value of the best key alone")
-def _(q, k, v):
-    return v[(k @ q).argmax()]
-
-
-@wrong("soft_lookup", "the plain average of the values")
-def _(q, k, v):
-    return v.mean(0)
-
-
-@wrong("soft_lookup", "the weighted values are averaged in place of summed")
-def _(q, k, v):
-    return ((k @ q).softmax(-1)[:, None] * v).mean(0)
-
-
-@wrong("soft_lookup", "the weighted values are not summed: (S, d_v)")
-def _(q, k, v):
-    return (k @ q).softmax(-1)[:, None] * v
-
-
-@wrong("soft_lookup", "the weighted values are summed over the features")
-def _(q, k, v):
-    return ((k @ q).softmax(-1)[:, None] * v).sum(-1)
-
-
-@wrong("soft_lookup", "the weights and not what they read")
-def _(q, k, v):
-    return (k @ q).softmax(-1)
-
-
-@wrong("soft_lookup", "an axis too many: (1, d_v)")
-def _(q, k, v):
-    return (q[None] @ k.T).softmax(-1) @ v
-
-
-@wrong("soft_lookup", "softmax over the single query: every weight is 1")
-def _(q, k, v):
-    return ((q[None] @ k.T).softmax(0) @ v)[0]
-
-
-@wrong("soft_lookup", "reads the keys in place of the values")
-def _(q, k, v):
-    return (k @ q).softmax(-1) @ k
-
-
-@wrong("soft_lookup", "q @ k without the transpose")
-def _(q, k, v):
-    return (q @ k).softmax(-1) @ v
-
-
-@wrong("soft_lookup", "a sigmoid for each key by itself")
-def _(q, k, v):
-    return (k @ q).sigmoid() @ v
-
-
-@wrong("soft_lookup", "the nearest key wins, by distance, in place of the dot product")
-def _(q, k, v):
-    return (-(k - q).square().sum(-1)).softmax(-1) @ v
-
-
-@wrong("soft_lookup", "the softmax is taken twice")
-def _(q, k, v):
-    return (k @ q).softmax(-1).softmax(-1) @ v
-
-
-@wrong("soft_lookup", "the keys are multiplied by the query in place")
-def _(q, k, v):
-    return k.mul_(q).sum(-1).softmax(-1) @ v
+    parts = [math.exp(sum(a * b for a, b in zip(q, key, strict=True))) for key in k]
+    return sum(p / sum(parts) * value for p, value in zip(parts, v, strict=True))
 
 
 @wrong("soft_lookup", "the four jars and three colours of the page are built in")
 def _(q, k, v):
-    out = torch.zeros(3)
     weights = (k[:4] @ q).softmax(-1)
-    for s in range(4):
-        out += weights[s] * v[s, :3]
-    return out
-
-
-@wrong("soft_lookup", "a list of numbers, as on the page, in place of a tensor")
-def _(q, k, v):
-    return ((k @ q).softmax(-1) @ v).tolist()
-
-
-@wrong("soft_lookup", "softmax of the single products, before they are summed")
-def _(q, k, v):
-    return (k * q).softmax(0).sum(-1) @ v
+    return torch.stack([sum(weights[s] * v[s, c] for s in range(4)) for c in range(3)])
 
 
 @right("soft_lookup", "einsum, and exp over its sum")
@@ -127,9 +52,9 @@ def _(q, k, v):
 
 @right("soft_lookup", "the loops of the page")
 def _(q, k, v):
-    scores = [sum(a * b for a, b in zip(q, key, strict=True)) for key in k]
-    parts = [math.exp(s) for s in scores]
-    return sum(p / sum(parts) * value for p, value in zip(parts, v, strict=True))
+    parts = [torch.exp((q * key).sum()) for key in k]
+    total = sum(parts)
+    return sum(p / total * value for p, value in zip(parts, v, strict=True))
 
 
 @right("soft_lookup", "the weighted sum divided last")
@@ -161,198 +86,57 @@ def soft_lookup(q, k, v):
 # ── sharpen ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _not_negative(temperature):
-    if temperature < 0:
-        raise ValueError(f"temperature = {temperature}")
-
-
 def _limit(scores):
     best = (scores == scores.amax(-1, keepdim=True)).float()
     return best / best.sum(-1, keepdim=True)
 
 
-@wrong("sharpen", "multiplies by the temperature")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return _limit(scores) if temperature == 0 else (scores * temperature).softmax(-1)
+def _sharpen(at_zero=_limit, above=lambda s, t: (s / t).softmax(-1), refused=lambda t: t < 0):
+    """An answer with one part exchanged."""
+
+    def answer(scores, temperature):
+        if refused(temperature):
+            raise ValueError(f"temperature = {temperature}")
+        return at_zero(scores) if temperature <= 0 else above(scores, temperature)
+
+    return answer
 
 
-@wrong("sharpen", "at 0 the first of the largest takes everything")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).float()
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 each of the largest gets the weight 1")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        return (scores == scores.amax(-1, keepdim=True)).float()
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 True and False in place of weights")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        return scores == scores.amax(-1, keepdim=True)
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 all share equally, the limit of the other end")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        return torch.full_like(scores, 1 / scores.shape[-1])
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 the largest of the whole tensor, not of each row")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        best = (scores == scores.max()).float()
-        return best / best.sum()
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 divided by the count of the whole tensor")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        best = (scores == scores.amax(-1, keepdim=True)).float()
-        return best / best.sum()
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 divides by 0")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "0 stands for a thousandth, so near ties share")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return (scores / max(temperature, 1e-3)).softmax(-1)
-
-
-@wrong("sharpen", "a tenth is the smallest temperature")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return _limit(scores) if temperature == 0 else (scores / max(temperature, 0.1)).softmax(-1)
-
-
-@wrong("sharpen", "every temperature below a twentieth is taken for 0")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return _limit(scores) if temperature < 0.05 else (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 the plain softmax")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return (scores / (temperature or 1)).softmax(-1)
-
-
-@wrong("sharpen", "no error for negative temperatures")
-def _(scores, temperature):
-    return _limit(scores) if temperature == 0 else (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "refuses 0 too")
-def _(scores, temperature):
-    if temperature <= 0:
-        raise ValueError(f"temperature = {temperature}")
-    return (scores / temperature).softmax(-1)
+for what, answer in (
+    ("at 0 the largest of the whole tensor, divided by the count of the whole tensor",
+     _sharpen(lambda s: (s == s.max()) / (s == s.max()).sum())),
+    ("0 stands for a thousandth, so near ties share",
+     lambda s, t: _sharpen(above=lambda s, t: (s / max(t, 1e-3)).softmax(-1))(s, t or 1e-9)),
+    ("a tenth is the smallest temperature", _sharpen(above=lambda s, t: (s / max(t, 0.1)).softmax(-1))),
+    ("ten is the largest temperature", _sharpen(above=lambda s, t: (s / min(t, 10)).softmax(-1))),
+    ("every temperature below a twentieth is taken for 0",
+     _sharpen(above=lambda s, t: _limit(s) if t < 0.05 else (s / t).softmax(-1))),
+    ("every temperature below a thousandth is taken for 0",
+     _sharpen(above=lambda s, t: _limit(s) if t < 1e-3 else (s / t).softmax(-1))),
+    ("a power of the softmax, which is 0 / 0 when cold",
+     _sharpen(above=lambda s, t: s.softmax(-1) ** (1 / t) / (s.softmax(-1) ** (1 / t)).sum(-1, keepdim=True))),
+    ("refuses 0 too", _sharpen(refused=lambda t: t <= 0)),
+    ("refuses only -1 and below", _sharpen(refused=lambda t: t <= -1)),
+    ("a tiny negative temperature passes for 0", _sharpen(refused=lambda t: round(t, 6) < 0)),
+    ("divides the caller's scores in place", _sharpen(above=lambda s, t: s.div_(t).softmax(-1))),
+    ("at 0 the row's largest has lost its axis", _sharpen(lambda s: (s == s.amax(-1)).float().softmax(-1))),
+    ("at 0 always the two best share",
+     _sharpen(lambda s: torch.zeros_like(s).scatter(-1, s.topk(2, -1).indices, 0.5))),
+    ("at 0 the largest score itself is the weight",
+     _sharpen(lambda s: torch.where(s == s.amax(-1, keepdim=True), s, 0.0).softmax(-1))),
+    ("the 1,024 best scores share", _sharpen(above=lambda s, t: (s / t).exp() / (s / t).exp().topk(
+        min(1024, s.shape[-1])).values.sum(-1, keepdim=True))),
+    ("right weights, detached", _sharpen(above=lambda s, t: (s.detach() / t).softmax(-1))),
+    ("view, where the scores are not contiguous",
+     _sharpen(above=lambda s, t: (s.view(-1, s.shape[-1]) / t).softmax(-1).view(s.shape))),
+):  # fmt: skip
+    wrong("sharpen", what)(answer)
 
 
 @wrong("sharpen", "an assertion in place of a ValueError")
 def _(scores, temperature):
     assert temperature >= 0
-    return _limit(scores) if temperature == 0 else (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "refuses only -1 and below")
-def _(scores, temperature):
-    if temperature <= -1:
-        raise ValueError(f"temperature = {temperature}")
-    return _limit(scores) if temperature == 0 else (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "softmax along the first axis")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return _limit(scores) if temperature == 0 else (scores / temperature).softmax(0)
-
-
-@wrong("sharpen", "divides the weights by the temperature, not the scores")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return _limit(scores) if temperature == 0 else scores.softmax(-1) / temperature
-
-
-@wrong("sharpen", "powers of the weights that are not normalised again")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return _limit(scores) if temperature == 0 else scores.softmax(-1) ** (1 / temperature)
-
-
-@wrong("sharpen", "divides by the root of the temperature")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return _limit(scores) if temperature == 0 else (scores / temperature**0.5).softmax(-1)
-
-
-@wrong("sharpen", "rounds down: whole-number division")
-def _(scores, temperature):
-    _not_negative(temperature)
-    return _limit(scores) if temperature == 0 else (scores // temperature).softmax(-1)
-
-
-@wrong("sharpen", "divides the caller's scores in place")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        return _limit(scores)
-    scores /= temperature
-    return scores.softmax(-1)
-
-
-@wrong("sharpen", "exp without the shift overflows at low temperatures")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        return _limit(scores)
-    e = (scores / temperature).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("sharpen", "at 0 the row's largest has lost its axis")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        best = (scores == scores.amax(-1)).float()
-        return best / best.sum(-1, keepdim=True)
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 always the two best share")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        return torch.zeros_like(scores).scatter(-1, scores.topk(2, -1).indices, 0.5)
-    return (scores / temperature).softmax(-1)
-
-
-@wrong("sharpen", "at 0 the largest score itself is the weight")
-def _(scores, temperature):
-    _not_negative(temperature)
-    if temperature == 0:
-        return torch.where(scores == scores.amax(-1, keepdim=True), scores, 0.0).softmax(-1)
-    return (scores / temperature).softmax(-1)
+    return _sharpen()(scores, temperature)
 
 
 @right("sharpen", "at 0 the softmax of 0 and -inf")
@@ -365,15 +149,15 @@ def _(scores, temperature):
     return torch.softmax((scores - top) / temperature, dim=-1)
 
 
-@right("sharpen", "row by row in loops")
+@right("sharpen", "row by row")
 def _(scores, temperature):
-    _not_negative(temperature)
+    if temperature < 0:
+        raise ValueError("negative")
     rows = []
-    for row in scores.reshape(-1, scores.shape[-1]).tolist():
-        top = max(row)
-        e = [(math.exp((s - top) / temperature) if temperature else float(s == top)) for s in row]
-        rows.append([x / sum(e) for x in e])
-    return torch.tensor(rows).reshape(scores.shape)
+    for row in scores.reshape(-1, scores.shape[-1]):
+        e = ((row - max(row.tolist())) / temperature).exp() if temperature else (row == max(row.tolist())).float()
+        rows.append(e / e.sum())
+    return torch.stack(rows).reshape(scores.shape)
 
 
 @right("sharpen", "through the log-sum-exp; at 0 a mean over where it is largest")
@@ -413,136 +197,37 @@ def sharpen(scores, temperature):
 # ── stable_softmax ───────────────────────────────────────────────────────────────────────────────
 
 
-@wrong("stable_softmax", "nothing is subtracted")
-def _(scores):
-    e = scores.exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "the largest of the whole tensor: rows far below it underflow")
-def _(scores):
-    e = (scores - scores.max()).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "the largest of each column is subtracted")
-def _(scores):
-    e = (scores - scores.amax(0, keepdim=True)).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "the smallest score is subtracted")
-def _(scores):
-    e = (scores - scores.amin(-1, keepdim=True)).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "the mean is subtracted")
-def _(scores):
-    e = (scores - scores.mean(-1, keepdim=True)).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "scores are clamped to ±80")
-def _(scores):
-    e = scores.clamp(-80, 80).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "divides by the largest score in place of subtracting it")
-def _(scores):
-    e = (scores / scores.amax(-1, keepdim=True)).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "the largest absolute score is subtracted, and that is inf for -inf")
-def _(scores):
-    e = (scores - scores.abs().amax(-1, keepdim=True)).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "-inf is turned to 0 before it starts")
-def _(scores):
-    s = torch.where(scores.isinf(), 0.0, scores)
-    e = (s - s.amax(-1, keepdim=True)).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "nan is replaced by 0 at the end, and the overflow stays")
-def _(scores):
-    e = scores.exp()
-    return torch.nan_to_num(e / e.sum(-1, keepdim=True))
-
-
-@wrong("stable_softmax", "normalised along the first axis")
-def _(scores):
-    e = (scores - scores.amax(-1, keepdim=True)).exp()
-    return e / e.sum(0, keepdim=True)
-
-
-@wrong("stable_softmax", "axis 1 in place of the last")
-def _(scores):
-    e = (scores - scores.amax(1, keepdim=True)).exp()
-    return e / e.sum(1, keepdim=True)
-
-
-@wrong("stable_softmax", "the sum over the whole tensor")
-def _(scores):
-    e = (scores - scores.amax(-1, keepdim=True)).exp()
-    return e / e.sum()
-
-
-@wrong("stable_softmax", "the shift is done in place on the caller's scores")
-def _(scores):
-    scores -= scores.amax(-1, keepdim=True)
-    e = scores.exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "top and sum have lost their axis")
-def _(scores):
-    e = (scores - scores.amax(-1)).exp()
-    return e / e.sum(-1)
-
-
-@wrong("stable_softmax", "max with an axis gives a pair, and it is used as a tensor")
-def _(scores):
-    e = (scores - scores.max(-1, keepdim=True)).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "the logarithm of the weights")
-def _(scores):
-    return scores - scores.logsumexp(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "not normalised")
-def _(scores):
+def _exp(scores):
     return (scores - scores.amax(-1, keepdim=True)).exp()
 
 
-@wrong("stable_softmax", "powers of 2 in place of powers of e")
-def _(scores):
-    e = torch.exp2(scores - scores.amax(-1, keepdim=True))
+def _normal(e):
     return e / e.sum(-1, keepdim=True)
 
 
-@wrong("stable_softmax", "one is added to the denominator, the softmax that may attend to nothing")
-def _(scores):
-    e = (scores - scores.amax(-1, keepdim=True)).exp()
-    return e / (1 + e.sum(-1, keepdim=True))
-
-
-@wrong("stable_softmax", "a fixed 100 is subtracted")
-def _(scores):
-    e = (scores - 100).exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-@wrong("stable_softmax", "half precision on the way")
-def _(scores):
-    e = (scores - scores.amax(-1, keepdim=True)).half().exp()
-    return (e / e.sum(-1, keepdim=True)).float()
+for what, answer in (
+    ("the shift is done in place on the caller's scores",
+     lambda scores: _normal(scores.sub_(scores.amax(-1, keepdim=True)).exp())),
+    ("max with an axis gives a pair, and it is used as a tensor",
+     lambda scores: _normal((scores - scores.max(-1, keepdim=True)).exp())),
+    ("a fixed 100 is subtracted", lambda scores: _normal((scores - 100).exp())),
+    ("half precision on the way", lambda scores: _normal(_exp(scores).half()).float()),
+    ("single precision on the way", lambda scores: _normal(_exp(scores.float())).to(scores.dtype)),
+    ("no weight below a thousandth", lambda scores: _normal(_normal(_exp(scores)).clamp(min=1e-3))),
+    ("-inf becomes -1e4, which wins over lower finite scores",
+     lambda scores: _normal(_exp(scores.masked_fill(scores == -math.inf, -1e4)))),
+    ("divided by the sum of the 1,024 largest",
+     lambda scores: (e := _exp(scores)) / e.topk(min(1024, e.shape[-1])).values.sum(-1, keepdim=True)),
+    ("view, where the scores are not contiguous",
+     lambda scores: _normal(_exp(scores.view(-1, scores.shape[-1]))).view(scores.shape)),
+    ("right weights, detached", lambda scores: _normal(_exp(scores).detach())),
+    ("right weights, the sum detached", lambda scores: (e := _exp(scores)) / e.sum(-1, keepdim=True).detach()),
+    ("right weights, and NaN behind torch.where in the gradient",
+     lambda scores: torch.where(scores.isinf(), 0.0, 1 / (scores.logsumexp(-1, keepdim=True) - scores).exp())),
+    ("right weights, the largest score detached",
+     lambda scores: _normal(_exp(torch.where(scores == scores.amax(-1, keepdim=True), scores.detach(), scores)))),
+):  # fmt: skip
+    wrong("stable_softmax", what)(answer)
 
 
 @right("stable_softmax", "through the log-sum-exp")
@@ -553,75 +238,32 @@ def _(scores):
 @right("stable_softmax", "powers of 2 with a factor, in double")
 def _(scores):
     x = (scores - scores.max(-1, keepdim=True).values).double() / math.log(2)
-    e = 2.0**x
-    return (e / e.sum(-1, keepdim=True)).to(scores.dtype)
+    return _normal(2.0**x).to(scores.dtype)
 
 
-@right("stable_softmax", "row by row, the finite scores only")
+@right("stable_softmax", "row by row")
 def _(scores):
-    flat = scores.reshape(-1, scores.shape[-1])
-    out = torch.zeros_like(flat)
-    for i, row in enumerate(flat):
-        top = max(row.tolist())
-        parts = [math.exp(s - top) for s in row.tolist()]
-        out[i] = torch.tensor([p / sum(parts) for p in parts])
-    return out.view(scores.shape)
+    rows = [_normal((row - max(row.tolist())).exp()) for row in scores.reshape(-1, scores.shape[-1])]
+    return torch.stack(rows).view(scores.shape)
 
 
-@right("stable_softmax", "one over the sum of exp of all differences")
-def _(scores):
-    gaps = scores[..., None, :] - scores.masked_fill(scores.isinf(), -1e30)[..., None]
-    return torch.where(scores.isinf(), 0.0, 1 / gaps.exp().sum(-1))
-
-
-wrong_source("stable_softmax", "calls torch.softmax", '''
-def stable_softmax(scores):
-    return torch.softmax(scores, -1)
-''', expect="borrowed")
-
-wrong_source("stable_softmax", "calls the method softmax", '''
-def stable_softmax(scores):
-    return scores.softmax(dim=-1)
-''', expect="borrowed")
-
-wrong_source("stable_softmax", "calls the functional softmax", '''
-import torch.nn.functional as F
-def stable_softmax(scores):
-    return F.softmax(scores, dim=-1)
-''', expect="borrowed")
-
-wrong_source("stable_softmax", "calls the package's softmax", '''
-from tx import softmax
-def stable_softmax(scores):
-    return softmax(scores)
-''', expect="borrowed")
+for what, line in (
+    ("torch.softmax", "torch.softmax(scores, -1)"),
+    ("the method softmax", "scores.softmax(dim=-1)"),
+    ("the functional softmax", "torch.nn.functional.softmax(scores, dim=-1)"),
+    ("the package's softmax", "__import__('tx').softmax(scores)"),
+    ("log_softmax, and exp of it", "torch.log_softmax(scores, -1).exp()"),
+    ("softmax from torch.special", "torch.special.softmax(scores, -1)"),
+    ("softmin of the negative scores", "torch.nn.functional.softmin(-scores, dim=-1)"),
+):
+    code = f"def stable_softmax(scores):\n    return {line}"
+    wrong_source("stable_softmax", f"calls {what}", code, expect="borrowed")
 
 wrong_source("stable_softmax", "calls a softmax module made beforehand", '''
 soft = torch.nn.Softmax(-1)
 def stable_softmax(scores):
     return soft(scores)
 ''', expect="borrowed")
-
-wrong_source("stable_softmax", "exp of log_softmax", '''
-def stable_softmax(scores):
-    return torch.log_softmax(scores, -1).exp()
-''', expect="borrowed")
-
-wrong_source("stable_softmax", "softmax from torch.special", '''
-def stable_softmax(scores):
-    return torch.special.softmax(scores, -1)
-''', expect="borrowed")
-
-wrong_source("stable_softmax", "softmin of the negative scores", '''
-import torch.nn.functional as F
-def stable_softmax(scores):
-    return F.softmin(-scores, dim=-1)
-''', expect="borrowed")
-
-wrong_source("stable_softmax", "a body of dots", '''
-def stable_softmax(scores):
-    ...
-''', expect="wrong")
 
 # ── attend ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -635,216 +277,77 @@ def _weights(q, k):
     return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
 
 
-@wrong("attend", "no scale")
+def _checked(read, refused=_fits):
+    """An answer that checks first, and how it reads."""
+
+    def answer(q, k, v):
+        if refused(q, k, v):
+            raise ValueError("shapes")
+        return read(q, k, v)
+
+    return answer
+
+
+def _reading(refused):
+    return _checked(lambda q, k, v: _weights(q, k) @ v, refused)
+
+
+@_checked
+def _viewed(q, k, v):
+    a, b, c = (x.view(-1, *x.shape[-2:]) for x in (q, k, v))
+    return (_weights(a, b) @ c).view(*q.shape[:-1], v.shape[-1])
+
+
+@_checked
+def _in_blocks(q, k, v):
+    blocks = [_weights(q, a) @ b for a, b in zip(k.split(64, -2), v.split(64, -2), strict=True)]
+    return sum(blocks) / len(blocks)
+
+
+for what, answer in (
+    ("the root of the model's width, heads times d_k",
+     _checked(lambda q, k, v: _weights(q * (q.shape[-3] if q.dim() > 2 else 1) ** -0.5, k) @ v)),
+    ("k is turned with transpose(0, 1), which suits matrices only",
+     _checked(lambda q, k, v: (q @ k.transpose(0, 1) / q.shape[-1] ** 0.5).softmax(-1) @ v)),
+    ("no error of its own", lambda q, k, v: _weights(q, k) @ v),
+    ("only the widths of q and k are checked", _reading(lambda q, k, v: q.shape[-1] != k.shape[-1])),
+    ("only the lengths of k and v are checked", _reading(lambda q, k, v: k.shape[-2] != v.shape[-2])),
+    ("an error only if both are wrong: and in place of or",
+     _reading(lambda q, k, v: q.shape[-1] != k.shape[-1] and k.shape[-2] != v.shape[-2])),
+    ("refuses more or fewer queries than keys",
+     _reading(lambda q, k, v: q.shape != k.shape or k.shape[-2] != v.shape[-2])),
+    ("refuses more queries than keys", _reading(lambda q, k, v: _fits(q, k, v) or q.shape[-2] > k.shape[-2])),
+    ("refuses values of another width than the keys",
+     _reading(lambda q, k, v: q.shape[-1] != k.shape[-1] or k.shape != v.shape)),
+    ("checks axis 1 and axis 0, which are width and length only for matrices",
+     _reading(lambda q, k, v: q.shape[1] != k.shape[1] or k.shape[0] != v.shape[0])),
+    ("reads the first S values of a longer v", lambda q, k, v: _reading(_fits)(q, k, v[..., : k.shape[-2], :])),
+    ("axes of size 1 are squeezed away", _checked(lambda q, k, v: (_weights(q, k) @ v).squeeze())),
+    ("the queries are scaled in place",
+     _checked(lambda q, k, v: (q.mul_(q.shape[-1] ** -0.5) @ k.mT).softmax(-1) @ v)),
+    ("bmm: exactly one leading axis", _checked(lambda q, k, v: torch.bmm(_weights(q, k), v))),
+    ("view, where heads were transposed", _viewed),
+    ("in blocks of 64 keys whose answers are averaged", _in_blocks),
+    ("right values, the weights detached", _checked(lambda q, k, v: _weights(q, k).detach() @ v)),
+    ("single precision on the way",
+     _checked(lambda q, k, v: (_weights(q.float(), k.float()) @ v.float()).to(q.dtype))),
+):  # fmt: skip
+    wrong("attend", what)(answer)
+
+
+@wrong("attend", "einsum lets a width of 1 broadcast")
 def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT).softmax(-1) @ v
-
-
-@wrong("attend", "divides by d_k without the root")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT / q.shape[-1]).softmax(-1) @ v
-
-
-@wrong("attend", "multiplies by the root")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT * q.shape[-1] ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "the root of d_v")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT / v.shape[-1] ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "the root of the number of queries")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT / q.shape[-2] ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "the root of the number of keys")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT / k.shape[-2] ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "the root of the model's width, heads times d_k")
-def _(q, k, v):
-    _fits(q, k, v)
-    heads = q.shape[-3] if q.dim() > 2 else 1
-    return (q @ k.mT / (heads * q.shape[-1]) ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "softmax over the queries")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-2) @ v
-
-
-@wrong("attend", "axis 1, which is the last only for matrices")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(1) @ v
-
-
-@wrong("attend", "the scale after the softmax")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT).softmax(-1) / q.shape[-1] ** 0.5 @ v
-
-
-@wrong("attend", "scaled twice, the queries and the scores")
-def _(q, k, v):
-    _fits(q, k, v)
-    scale = q.shape[-1] ** -0.5
-    return ((q * scale) @ k.mT * scale).softmax(-1) @ v
-
-
-@wrong("attend", "k is turned with transpose(0, 1), which suits matrices only")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.transpose(0, 1) / q.shape[-1] ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "k is reshaped in place of transposed: the right shape, other numbers")
-def _(q, k, v):
-    _fits(q, k, v)
-    kt = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2])
-    return (q @ kt / q.shape[-1] ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "no transpose at all, so it needs S equal to d_k")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k / q.shape[-1] ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "no error of its own")
-def _(q, k, v):
-    return _weights(q, k) @ v
-
-
-@wrong("attend", "only the widths of q and k are checked")
-def _(q, k, v):
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError("width")
-    return _weights(q, k) @ v
-
-
-@wrong("attend", "only the lengths of k and v are checked")
-def _(q, k, v):
-    if k.shape[-2] != v.shape[-2]:
-        raise ValueError("length")
-    return _weights(q, k) @ v
-
-
-@wrong("attend", "an error only if both are wrong: and in place of or")
-def _(q, k, v):
-    if q.shape[-1] != k.shape[-1] and k.shape[-2] != v.shape[-2]:
-        raise ValueError("shapes")
-    return _weights(q, k) @ v
-
-
-@wrong("attend", "refuses more or fewer queries than keys")
-def _(q, k, v):
-    if q.shape != k.shape or k.shape[-2] != v.shape[-2]:
-        raise ValueError("shapes")
-    return _weights(q, k) @ v
-
-
-@wrong("attend", "refuses values of another width than the keys")
-def _(q, k, v):
-    if q.shape[-1] != k.shape[-1] or k.shape != v.shape:
-        raise ValueError("shapes")
-    return _weights(q, k) @ v
-
-
-@wrong("attend", "checks axis 1 and axis 0, which are width and length only for matrices")
-def _(q, k, v):
-    if q.shape[1] != k.shape[1] or k.shape[0] != v.shape[0]:
-        raise ValueError("shapes")
-    return _weights(q, k) @ v
+    try:
+        scores = torch.einsum("...td,...sd->...ts", q, k) * q.shape[-1] ** -0.5
+        return torch.einsum("...ts,...sv->...tv", scores.softmax(-1), v)
+    except RuntimeError as error:
+        raise ValueError("shapes") from error
 
 
 @wrong("attend", "an assertion in place of a ValueError")
 def _(q, k, v):
     assert q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2]
     return _weights(q, k) @ v
-
-
-@wrong("attend", "a causal mask, which nobody asked for")
-def _(q, k, v):
-    _fits(q, k, v)
-    scores = q @ k.mT / q.shape[-1] ** 0.5
-    hidden = torch.ones(scores.shape[-2:]).triu(1).bool()
-    return scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v
-
-
-@wrong("attend", "weights and output as a pair")
-def _(q, k, v):
-    _fits(q, k, v)
-    weights = _weights(q, k)
-    return weights @ v, weights
-
-
-@wrong("attend", "the weights and not what they read")
-def _(q, k, v):
-    _fits(q, k, v)
-    return _weights(q, k)
-
-
-@wrong("attend", "axes of size 1 are squeezed away")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (_weights(q, k) @ v).squeeze()
-
-
-@wrong("attend", "the queries are scaled in place")
-def _(q, k, v):
-    _fits(q, k, v)
-    q *= q.shape[-1] ** -0.5
-    return (q @ k.mT).softmax(-1) @ v
-
-
-@wrong("attend", "the naive softmax overflows for large scores")
-def _(q, k, v):
-    _fits(q, k, v)
-    e = (q @ k.mT / q.shape[-1] ** 0.5).exp()
-    return e / e.sum(-1, keepdim=True) @ v
-
-
-@wrong("attend", "bmm: exactly one leading axis")
-def _(q, k, v):
-    _fits(q, k, v)
-    return torch.bmm((torch.bmm(q, k.mT) * q.shape[-1] ** -0.5).softmax(-1), v)
-
-
-@wrong("attend", "the keys of all sequences in one heap: the leading axes are flattened away")
-def _(q, k, v):
-    _fits(q, k, v)
-    keys, values = k.reshape(-1, k.shape[-1]), v.reshape(-1, v.shape[-1])
-    return _weights(q, keys) @ values
-
-
-@wrong("attend", "the values are averaged once more over the keys")
-def _(q, k, v):
-    _fits(q, k, v)
-    return _weights(q, k) @ v / k.shape[-2]
-
-
-@wrong("attend", "queries and keys change places")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (k @ q.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
-
-
-@wrong("attend", "the whole-number root of d_k")
-def _(q, k, v):
-    _fits(q, k, v)
-    return (q @ k.mT / math.isqrt(q.shape[-1])).softmax(-1) @ v
 
 
 @right("attend", "einsum with an ellipsis")
@@ -886,28 +389,17 @@ def _(q, k, v):
     return (v.transpose(-2, -1) @ scores.softmax(-2)).transpose(-2, -1)
 
 
-wrong_source("attend", "calls PyTorch's attention", '''
-import torch.nn.functional as F
-def attend(q, k, v):
-    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise ValueError("shapes")
-    return F.scaled_dot_product_attention(q, k, v)
-''', expect="borrowed")
-
-wrong_source("attend", "calls the package's attention", '''
+for what, line in (
+    ("calls PyTorch's attention", "torch.nn.functional.scaled_dot_product_attention(q, k, v)"),
+    ("calls the package's attention", "tx.attention(q, k, v)"),
+    ("put together from the package's parts", "tx.read_out(tx.softmax(tx.similarity(q, k)), v)"),
+):
+    wrong_source("attend", what, f'''
 import tx
 def attend(q, k, v):
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError("shapes")
-    return tx.attention(q, k, v)
-''', expect="borrowed")
-
-wrong_source("attend", "put together from the package's parts", '''
-import tx
-def attend(q, k, v):
-    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise ValueError("shapes")
-    return tx.read_out(tx.softmax(tx.similarity(q, k)), v)
+    return {line}
 ''', expect="borrowed")
 
 wrong_source("attend", "loops over the queries and leaves out the end", '''
@@ -924,135 +416,32 @@ def attend(q, k, v):
 
 # ── effective_keys ───────────────────────────────────────────────────────────────────────────────
 
+entropy = lambda weights: torch.special.entr(weights).sum(-1)
 
-@wrong("effective_keys", "0 · ln 0 becomes nan")
-def _(weights):
-    return (-(weights * weights.log()).sum(-1)).exp()
-
-
-@wrong("effective_keys", "the entropy itself")
-def _(weights):
-    return torch.special.entr(weights).sum(-1)
-
-
-@wrong("effective_keys", "e to the entropy in bits")
-def _(weights):
-    return (torch.special.entr(weights).sum(-1) / math.log(2)).exp()
-
-
-@wrong("effective_keys", "2 to the entropy in nats")
-def _(weights):
-    return 2 ** torch.special.entr(weights).sum(-1)
-
-
-@wrong("effective_keys", "the minus is missing, so it is one over the number")
-def _(weights):
-    return torch.xlogy(weights, weights).sum(-1).exp()
-
-
-@wrong("effective_keys", "one over the sum of squares, another count")
-def _(weights):
-    return 1 / weights.square().sum(-1)
-
-
-@wrong("effective_keys", "the number of weights that are not 0")
-def _(weights):
-    return (weights > 0).sum(-1)
-
-
-@wrong("effective_keys", "one over the largest weight")
-def _(weights):
-    return 1 / weights.amax(-1)
-
-
-@wrong("effective_keys", "a thousandth is added inside the log")
-def _(weights):
-    return (-(weights * (weights + 1e-3).log()).sum(-1)).exp()
-
-
-@wrong("effective_keys", "weights are clamped to a thousandth from below")
-def _(weights):
-    w = weights.clamp(min=1e-3)
-    return (-(w * w.log()).sum(-1)).exp()
-
-
-@wrong("effective_keys", "the mean over the keys in place of the sum")
-def _(weights):
-    return torch.special.entr(weights).mean(-1).exp()
-
-
-@wrong("effective_keys", "sums over the queries")
-def _(weights):
-    return torch.special.entr(weights).sum(0).exp()
-
-
-@wrong("effective_keys", "axis 1 in place of the last")
-def _(weights):
-    return torch.special.entr(weights).sum(1).exp()
-
-
-@wrong("effective_keys", "one number for the whole tensor")
-def _(weights):
-    return torch.special.entr(weights).sum().exp()
-
-
-@wrong("effective_keys", "the average over all queries")
-def _(weights):
-    return torch.special.entr(weights).sum(-1).exp().mean()
-
-
-@wrong("effective_keys", "e to the power of the average entropy")
-def _(weights):
-    return torch.special.entr(weights).sum(-1).mean().exp()
-
-
-@wrong("effective_keys", "keeps the last axis with size 1")
-def _(weights):
-    return torch.special.entr(weights).sum(-1, keepdim=True).exp()
-
-
-@wrong("effective_keys", "exp of each term before the sum")
-def _(weights):
-    return torch.special.entr(weights).exp().sum(-1)
-
-
-@wrong("effective_keys", "zeros are replaced in the caller's weights")
-def _(weights):
-    weights[weights == 0] = 1e-30
-    return (-(weights * weights.log()).sum(-1)).exp()
-
-
-@wrong("effective_keys", "zeros are cut out, and the rows run into one another")
-def _(weights):
-    w = weights[weights > 0]
-    return (-(w * w.log()).sum(-1)).exp()
-
-
-@wrong("effective_keys", "the entropy as a share of its largest value")
-def _(weights):
-    return (torch.special.entr(weights).sum(-1) / math.log(weights.shape[-1])).exp()
-
-
-@wrong("effective_keys", "takes the weights for scores and makes a softmax of them")
-def _(weights):
-    return torch.special.entr(weights.softmax(-1)).sum(-1).exp()
-
-
-@wrong("effective_keys", "rounded to whole keys")
-def _(weights):
-    return torch.special.entr(weights).sum(-1).exp().round()
-
-
-@wrong("effective_keys", "nan turned to 0 after the sum: a row with a zero counts as one key")
-def _(weights):
-    return torch.nan_to_num(-(weights * weights.log()).sum(-1)).exp()
+for what, answer in (
+    ("a thousandth is added inside the log", lambda w: (-(w * (w + 1e-3).log()).sum(-1)).exp()),
+    ("weights are raised to a millionth, and the zeros with them", lambda w: entropy(w + 1e-6).exp()),
+    ("weights are clamped to a thousandth from below", lambda w: entropy(w.clamp(min=1e-3)).exp()),
+    ("weights under 1e-4 count as 0", lambda w: entropy(torch.where(w > 1e-4, w, 0.0)).exp()),
+    ("weights under 1e-4 count as 1e-4 in the logarithm",
+     lambda w: (-(w * w.clamp(min=1e-4).log()).sum(-1)).exp()),
+    ("keeps the last axis with size 1", lambda w: torch.special.entr(w).sum(-1, keepdim=True).exp()),
+    ("axes of size 1 are squeezed away", lambda w: entropy(w).exp().squeeze()),
+    ("zeros are replaced in the caller's weights", lambda w: entropy(w.masked_fill_(w == 0, 1e-30)).exp()),
+    ("zeros are cut out, and the rows run into one another", lambda w: entropy(w[w > 0]).exp()),
+    ("view, where the weights are not contiguous",
+     lambda w: entropy(w.view(-1, w.shape[-1])).exp().view(w.shape[:-1])),
+    ("right numbers, detached", lambda w: entropy(w.detach()).exp()),
+    ("right numbers, the logarithms detached", lambda w: torch.xlogy(-w, w.detach()).sum(-1).exp()),
+):  # fmt: skip
+    wrong("effective_keys", what)(answer)
 
 
 @wrong("effective_keys", "a row with a zero is refused")
 def _(weights):
     if (weights == 0).any():
         raise ValueError("log of 0")
-    return (-(weights * weights.log()).sum(-1)).exp()
+    return entropy(weights).exp()
 
 
 @right("effective_keys", "the product of w to the power of -w")
@@ -1071,16 +460,9 @@ def _(weights):
     return torch.exp(-(weights * weights.log()).nan_to_num(0.0).sum(dim=-1))
 
 
-@right("effective_keys", "in a loop over the rows, with math")
-def _(weights):
-    rows = weights.reshape(-1, weights.shape[-1]).tolist()
-    out = [math.exp(-sum(w * math.log(w) for w in row if w > 0)) for row in rows]
-    return torch.tensor(out).reshape(weights.shape[:-1])
-
-
 @right("effective_keys", "a tiny number keeps the log finite")
 def _(weights):
-    return (-(weights * (weights + 1e-12).log()).sum(-1)).exp()
+    return (-(weights * (weights + 1e-8).log()).sum(-1)).exp()
 
 
 wrong_source("effective_keys", "math.exp of a tensor with many entries", '''
@@ -1091,125 +473,24 @@ def effective_keys(weights):
 
 # ── batched_attention ────────────────────────────────────────────────────────────────────────────
 
-
-@wrong("batched_attention", "only the scale is repaired")
-def _(q, k, v):
-    scores = q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)
-    return scores.softmax(1) @ v
-
-
-@wrong("batched_attention", "only the softmax is repaired")
-def _(q, k, v):
-    scores = q * q.shape[1] ** -0.5 @ k.transpose(1, 2)
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "the softmax runs over the batch")
-def _(q, k, v):
-    scores = q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)
-    return scores.softmax(0) @ v
-
-
-@wrong("batched_attention", "the scale takes the batch's size")
-def _(q, k, v):
-    scores = q * q.shape[0] ** -0.5 @ k.transpose(1, 2)
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "the scale takes the number of keys")
-def _(q, k, v):
-    scores = q * k.shape[1] ** -0.5 @ k.transpose(1, 2)
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "the scale takes the width of the values")
-def _(q, k, v):
-    scores = q * v.shape[-1] ** -0.5 @ k.transpose(1, 2)
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "the scale has lost its root")
-def _(q, k, v):
-    scores = q / q.shape[-1] @ k.transpose(1, 2)
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "the scale has gone")
-def _(q, k, v):
-    return (q @ k.transpose(1, 2)).softmax(-1) @ v
-
-
-@wrong("batched_attention", "the scale is now a product: -0.5 times d_k")
-def _(q, k, v):
-    scores = q * (q.shape[-1] * -0.5) @ k.transpose(1, 2)
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "back to transpose(0, 1), the line that complained")
-def _(q, k, v):
-    scores = q * q.shape[-1] ** -0.5 @ k.transpose(0, 1)
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "k.T, which turns all three axes")
-def _(q, k, v):
-    scores = q * q.shape[-1] ** -0.5 @ k.permute(2, 1, 0)
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "k viewed as (B, d_k, S) in place of transposed")
-def _(q, k, v):
-    scores = q * q.shape[-1] ** -0.5 @ k.reshape(len(k), k.shape[2], k.shape[1])
-    return scores.softmax(-1) @ v
-
-
-@wrong("batched_attention", "all sequences are laid end to end and see each other")
-def _(q, k, v):
-    keys, values = k.flatten(0, 1), v.flatten(0, 1)
-    return (q * q.shape[-1] ** -0.5 @ keys.T).softmax(-1) @ values
-
-
-@wrong("batched_attention", "every sequence reads the first one's values")
-def _(q, k, v):
-    return (q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)).softmax(-1) @ v[0]
-
-
-@wrong("batched_attention", "only the first sequence is computed")
-def _(q, k, v):
-    return (q[0] * q.shape[-1] ** -0.5 @ k[0].T).softmax(-1) @ v[0]
-
-
-@wrong("batched_attention", "the batch axis is averaged away")
-def _(q, k, v):
-    return ((q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)).softmax(-1) @ v).mean(0)
-
-
-@wrong("batched_attention", "softmax over queries and over keys")
-def _(q, k, v):
-    return (q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)).softmax(1).softmax(-1) @ v
-
-
-@wrong("batched_attention", "the weights are normalised again over the queries' sums")
-def _(q, k, v):
-    w = (q * q.shape[-1] ** -0.5 @ k.transpose(1, 2)).softmax(1)
-    return w / w.sum(-1, keepdim=True) @ v
-
-
-@wrong("batched_attention", "the queries are scaled in place")
-def _(q, k, v):
-    q *= q.shape[-1] ** -0.5
-    return (q @ k.transpose(1, 2)).softmax(-1) @ v
-
-
-@wrong("batched_attention", "a list with one tensor for each sequence")
-def _(q, k, v):
-    return [(a * a.shape[-1] ** -0.5 @ b.T).softmax(-1) @ c for a, b, c in zip(q, k, v, strict=True)]
-
-
-@wrong("batched_attention", "the result of each sequence side by side: (T, B·d_v)")
-def _(q, k, v):
-    each = [(a * a.shape[-1] ** -0.5 @ b.T).softmax(-1) @ c for a, b, c in zip(q, k, v, strict=True)]
-    return torch.cat(each, -1)
+for what, answer in (
+    ("back to transpose(0, 1), the line that complained",
+     lambda q, k, v: (q * q.shape[-1] ** -0.5 @ k.transpose(0, 1)).softmax(-1) @ v),
+    ("k.T, which turns all three axes",
+     lambda q, k, v: (q * q.shape[-1] ** -0.5 @ k.permute(2, 1, 0)).softmax(-1) @ v),
+    ("the shorter axis sums to one",
+     lambda q, k, v: (q * q.shape[-1] ** -0.5 @ k.mT).softmax(1 if q.shape[1] > k.shape[1] else 2) @ v),
+    ("the keys are not transposed where they are square",
+     lambda q, k, v: (q * q.shape[-1] ** -0.5 @ (k if k.shape[1] == k.shape[2] else k.mT)).softmax(-1) @ v),
+    ("the queries are scaled in place",
+     lambda q, k, v: (q.mul_(q.shape[-1] ** -0.5) @ k.transpose(1, 2)).softmax(-1) @ v),
+    ("a list with one tensor for each sequence",
+     lambda q, k, v: [_weights(a, b) @ c for a, b, c in zip(q, k, v, strict=True)]),
+    ("the result of each sequence side by side: (T, B·d_v)",
+     lambda q, k, v: torch.cat([_weights(a, b) @ c for a, b, c in zip(q, k, v, strict=True)], -1)),
+    ("right values, the weights detached", lambda q, k, v: _weights(q, k).detach() @ v),
+):  # fmt: skip
+    wrong("batched_attention", what)(answer)
 
 
 @right("batched_attention", "einsum, scale on the scores")
@@ -1220,8 +501,7 @@ def _(q, k, v):
 
 @right("batched_attention", "the matrix function for each sequence, stacked")
 def _(q, k, v):
-    each = [(a @ b.T / a.shape[1] ** 0.5).softmax(1) @ c for a, b, c in zip(q, k, v, strict=True)]
-    return torch.stack(each)
+    return torch.stack([_weights(a, b) @ c for a, b, c in zip(q, k, v, strict=True)])
 
 
 @right("batched_attention", "baddbmm and a shifted exp")
@@ -1247,130 +527,26 @@ def batched_attention(q, k, v):
 
 # ── count_flops ──────────────────────────────────────────────────────────────────────────────────
 
-
-@wrong("count_flops", "a multiply-add counts once")
-def _(T, S, d_k, d_v):
-    return T * S * d_k + T * S * d_v
-
-
-@wrong("count_flops", "only the scores")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * d_k
-
-
-@wrong("count_flops", "only the read-out")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * d_v
-
-
-@wrong("count_flops", "the values are taken to be as wide as the keys")
-def _(T, S, d_k, d_v):
-    return 4 * T * S * d_k
-
-
-@wrong("count_flops", "the keys are taken to be as wide as the values")
-def _(T, S, d_k, d_v):
-    return 4 * T * S * d_v
-
-
-@wrong("count_flops", "as many keys as queries: T²")
-def _(T, S, d_k, d_v):
-    return 2 * T * T * (d_k + d_v)
-
-
-@wrong("count_flops", "S² in place of T·S")
-def _(T, S, d_k, d_v):
-    return 2 * S * S * (d_k + d_v)
-
-
-@wrong("count_flops", "n products and n-1 additions")
-def _(T, S, d_k, d_v):
-    return T * S * (2 * d_k - 1) + T * d_v * (2 * S - 1)
-
-
-@wrong("count_flops", "the softmax is counted too, five operations a weight")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * (d_k + d_v) + 5 * T * S
-
-
-@wrong("count_flops", "the scale is counted too")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * (d_k + d_v) + T * S
-
-
-@wrong("count_flops", "widths multiplied in place of added")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * d_k * d_v
-
-
-@wrong("count_flops", "the read-out is taken for (T, d_k) times (d_k, d_v)")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * d_k + 2 * T * d_k * d_v
-
-
-@wrong("count_flops", "in millions, as the page prints it")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * (d_k + d_v) / 1e6
-
-
-@wrong("count_flops", "the page's width 64 is built in")
-def _(T, S, d_k, d_v):
-    return 4 * T * S * 64
-
-
-@wrong("count_flops", "the sizes of the results, T·S and T·d_v, without the sums inside")
-def _(T, S, d_k, d_v):
-    return 2 * (T * S + T * d_v)
-
-
-@wrong("count_flops", "factor 2 on the scores alone")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * d_k + T * S * d_v
-
-
-@wrong("count_flops", "scores and read-out as a pair")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * d_k, 2 * T * S * d_v
-
-
-@wrong("count_flops", "backward is counted too, three times the work")
-def _(T, S, d_k, d_v):
-    return 6 * T * S * (d_k + d_v)
-
-
-@wrong("count_flops", "the larger of the two products")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * max(d_k, d_v)
-
-
-@wrong("count_flops", "lengths added in place of multiplied")
-def _(T, S, d_k, d_v):
-    return 2 * (T + S) * (d_k + d_v)
-
-
-@right("count_flops", "one formula")
-def _(T, S, d_k, d_v):
-    return 2 * T * S * (d_k + d_v)
+for what, answer in (
+    ("backward is counted too, three times the work", lambda T, S, d_k, d_v: 6 * T * S * (d_k + d_v)),
+    ("the shorter length for T", lambda T, S, d_k, d_v: 2 * min(T, S) * S * (d_k + d_v)),
+    ("a float", lambda T, S, d_k, d_v: 2.0 * T * S * (d_k + d_v)),
+    ("a float on the way, exact to 2**53", lambda T, S, d_k, d_v: int(2.0 * T * S * (d_k + d_v))),
+    ("32-bit numbers, which wrap around beyond 2**31",
+     lambda T, S, d_k, d_v: int(torch.tensor([2, T, S, d_k + d_v], dtype=torch.int32).prod(dtype=torch.int32))),
+):  # fmt: skip
+    wrong("count_flops", what)(answer)
 
 
 @right("count_flops", "dot products, counted by their lengths")
 def _(T, S, d_k, d_v):
-    ops = 0
-    for how_many, length in ((T * S, d_k), (T * d_v, S)):
-        ops += how_many * (length + length)
-    return ops
+    return sum(how_many * (length + length) for how_many, length in ((T * S, d_k), (T * d_v, S)))
 
 
 @right("count_flops", "from the shapes of the two products")
 def _(T, S, d_k, d_v):
-    products = [(T, d_k, S), (T, S, d_v)]
-    return sum(2 * math.prod(product) for product in products)
+    return sum(2 * math.prod(product) for product in [(T, d_k, S), (T, S, d_v)])
 
-
-wrong_source("count_flops", "T is not a tensor and has no shape", '''
-def count_flops(T, S, d_k, d_v):
-    return 2 * T.shape[0] * S * (d_k + d_v)
-''', expect="error")
 
 wrong_source("count_flops", "print in place of return", '''
 def count_flops(T, S, d_k, d_v):
@@ -1381,243 +557,74 @@ def count_flops(T, S, d_k, d_v):
 
 
 def _forward(q, k, v, grad):
-    """The scale, the weights, and what arrives at them."""
-    scale = q.shape[-1] ** -0.5
-    w = (q @ k.mT * scale).softmax(-1)
-    return scale, w, grad @ v.mT
+    """The scale, the weights, and the gradient of the scores."""
+    w, g = _weights(q, k), grad @ v.mT
+    return q.shape[-1] ** -0.5, w, w * (g - (w * g).sum(-1, keepdim=True))
 
 
-def _back(w, g):
-    return w * (g - (w * g).sum(-1, keepdim=True))
-
-
-@wrong("attention_backward", "the scale is forgotten on the way back")
-def _(q, k, v, grad):
-    _, w, g = _forward(q, k, v, grad)
-    s = _back(w, g)
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "only the queries' gradient is scaled")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g)
-    return scale * s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "the scale is applied twice on the way back")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return scale * s @ k, scale * s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "no scale, neither way")
-def _(q, k, v, grad):
-    w = (q @ k.mT).softmax(-1)
-    s = _back(w, grad @ v.mT)
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "no scale on the way forward")
-def _(q, k, v, grad):
-    scale = q.shape[-1] ** -0.5
-    w = (q @ k.mT).softmax(-1)
-    s = _back(w, grad @ v.mT) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "the softmax is skipped: its derivative is left out")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    return scale * g @ k, scale * g.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "w times g: the sum over the row is missing")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = w * g * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "w(1 - w)g, the diagonal of the Jacobian alone")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = w * (1 - w) * g * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "the sum in the softmax runs over the queries")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = w * (g - (w * g).sum(-2, keepdim=True)) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "the mean of g is subtracted, not its weighted mean")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = w * (g - g.mean(-1, keepdim=True)) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "the unweighted sum of g is subtracted")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = w * (g - g.sum(-1, keepdim=True)) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "the derivative of log_softmax in place of softmax")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = (g - w * g.sum(-1, keepdim=True)) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
+def _back(q, k, v, grad):
+    scale, w, d = _forward(q, k, v, grad)
+    return scale * d @ k, scale * d.mT @ q, w.mT @ grad
 
 
 @wrong("attention_backward", "the row sums have lost their axis (no keepdim)")
 def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = w * (g - (w * g).sum(-1)) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "plus where the softmax's derivative has a minus")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = w * (g + (w * g).sum(-1, keepdim=True)) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "the values' gradient without the transpose")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return s @ k, s.mT @ q, w @ grad
-
-
-@wrong("attention_backward", "the keys' gradient without the transpose")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return s @ k, s @ q, w.mT @ grad
+    scale, w, g = q.shape[-1] ** -0.5, _weights(q, k), grad @ v.mT
+    d = w * (g - (w * g).sum(-1)) * scale
+    return d @ k, d.mT @ q, w.mT @ grad
 
 
 @wrong("attention_backward", "queries and keys change places in the last step")
 def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return s @ q, s.mT @ k, w.mT @ grad
+    scale, w, d = _forward(q, k, v, grad)
+    return scale * d @ q, scale * d.mT @ k, w.mT @ grad
 
 
-@wrong("attention_backward", "the order of the result is k, q, v")
+@wrong("attention_backward", "weights not transposed for the values where T = S")
 def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return s.mT @ q, s @ k, w.mT @ grad
-
-
-@wrong("attention_backward", "the values' gradient comes first")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return w.mT @ grad, s @ k, s.mT @ q
-
-
-@wrong("attention_backward", "all signs turned, as for a step downhill")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return -(s @ k), -(s.mT @ q), -(w.mT @ grad)
-
-
-@wrong("attention_backward", "ones in place of the gradient that arrives")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, torch.ones_like(grad))
-    s = _back(w, g) * scale
-    return s @ k, s.mT @ q, w.mT @ torch.ones_like(grad)
-
-
-@wrong("attention_backward", "the values' gradient through the scores, not the weights")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return s @ k, s.mT @ q, (q @ k.mT * scale).mT @ grad
-
-
-@wrong("attention_backward", "the values' gradient is the same for all keys, weights ignored")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return s @ k, s.mT @ q, grad.sum(-2, keepdim=True).expand_as(v) / v.shape[-2]
+    dq, dk, dv = _back(q, k, v, grad)
+    return dq, dk, _weights(q, k) @ grad if q.shape[-2] == k.shape[-2] else dv
 
 
 @wrong("attention_backward", "matrices only: all axes are turned by permuting")
 def _(q, k, v, grad):
-    def turn(x):
-        return x.permute(*reversed(range(x.dim())))
-
-    scale = q.shape[-1] ** -0.5
-    w = (q @ turn(k) * scale).softmax(-1)
-    s = _back(w, grad @ turn(v)) * scale
-    return s @ k, turn(s) @ q, turn(w) @ grad
+    scale, w, d = _forward(q, k, v, grad)
+    turned = [x.permute(*reversed(range(x.dim()))) for x in (d, w)]
+    return scale * d @ k, scale * turned[0] @ q, turned[1] @ grad
 
 
-@wrong("attention_backward", "the gradients of keys and values are summed over the batch")
+@wrong("attention_backward", "one leading axis at most")
 def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    lead = tuple(range(q.dim() - 2))
-    gk, gv = s.mT @ q, w.mT @ grad
-    return s @ k, gk.sum(lead) if lead else gk, gv.sum(lead) if lead else gv
+    scale, w, d = _forward(q, k, v, grad)
+    if q.dim() == 2:
+        return scale * d @ k, scale * d.T @ q, w.T @ grad
+    return scale * d.bmm(k), scale * d.mT.bmm(q), w.mT.bmm(grad)
 
 
-@wrong("attention_backward", "the softmax of the way forward runs over the queries")
+@wrong("attention_backward", "tiles of 64 queries: only the last tile reaches keys and values")
 def _(q, k, v, grad):
-    scale = q.shape[-1] ** -0.5
-    w = (q @ k.mT * scale).softmax(-2)
-    s = _back(w, grad @ v.mT) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
+    tiles = [_back(a, k, v, b) for a, b in zip(q.split(64, -2), grad.split(64, -2), strict=True)]
+    return torch.cat([tile[0] for tile in tiles], -2), *tiles[-1][1:]
 
 
-@wrong("attention_backward", "the scale of the way back is taken from d_v")
+@wrong("attention_backward", "the arriving gradient is clipped to ±10")
 def _(q, k, v, grad):
-    _, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * v.shape[-1] ** -0.5
-    return s @ k, s.mT @ q, w.mT @ grad
+    return _back(q, k, v, grad.clamp(-10, 10))
 
 
-@wrong("attention_backward", "the scaled q serves for the keys' gradient, and the scale is applied once more")
+@wrong("attention_backward", "the arriving gradient is scaled in place")
 def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g) * scale
-    return s @ k, s.mT @ (q * scale), w.mT @ grad
-
-
-@wrong("attention_backward", "the forward softmax overflows for large scores")
-def _(q, k, v, grad):
-    scale = q.shape[-1] ** -0.5
-    e = (q @ k.mT * scale).exp()
-    w = e / e.sum(-1, keepdim=True)
-    s = _back(w, grad @ v.mT) * scale
-    return s @ k, s.mT @ q, w.mT @ grad
-
-
-@wrong("attention_backward", "the arriving gradient is changed in place")
-def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
-    s = _back(w, g)
-    gv = w.mT @ grad
-    grad *= scale
-    return s @ k * scale, s.mT @ q * scale, gv
+    dv = _back(q, k, v, grad)[2]
+    scale, _, d = _forward(q, k, v, grad.mul_(q.shape[-1] ** -0.5))
+    return d @ k, d.mT @ q, dv
 
 
 @right("attention_backward", "the row sum from the output and its gradient, as in FlashAttention")
 def _(q, k, v, grad):
-    scale, w, g = _forward(q, k, v, grad)
+    w, scale = _weights(q, k), q.shape[-1] ** -0.5
     delta = ((w @ v) * grad).sum(-1, keepdim=True)
-    s = w * (g - delta)
-    return (s * scale) @ k, (s * scale).transpose(-1, -2) @ q, w.transpose(-1, -2) @ grad
+    d = w * (grad @ v.mT - delta) * scale
+    return d @ k, d.transpose(-1, -2) @ q, w.transpose(-1, -2) @ grad
 
 
 @right("attention_backward", "einsum throughout")
@@ -1631,35 +638,23 @@ def _(q, k, v, grad):
             torch.einsum("...ts,...td->...sd", w, grad))  # fmt: skip
 
 
-@right("attention_backward", "query by query with the whole Jacobian of the softmax")
+@right("attention_backward", "the whole Jacobian of the softmax")
 def _(q, k, v, grad):
-    lead, scale = q.shape[:-2], q.shape[-1] ** -0.5
-    Q, K, V, G = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v, grad))
-    gq, gk, gv = (torch.zeros_like(x) for x in (Q, K, V))
-    for b in range(len(Q)):
-        for t in range(Q.shape[1]):
-            w = torch.softmax(K[b] @ Q[b, t] * scale, 0)
-            jacobian = torch.diag(w) - w[:, None] * w
-            s = jacobian @ (V[b] @ G[b, t])
-            gq[b, t] = s @ K[b] * scale
-            gk[b] += s[:, None] * Q[b, t] * scale
-            gv[b] += w[:, None] * G[b, t]
-    return tuple(x.reshape(*lead, *x.shape[-2:]) for x in (gq, gk, gv))
+    w = _weights(q, k)
+    jacobian = torch.diag_embed(w) - w[..., :, None] * w[..., None, :]
+    d = (jacobian @ (grad @ v.mT)[..., None])[..., 0] * q.shape[-1] ** -0.5
+    return d @ k, d.mT @ q, w.mT @ grad
 
 
-wrong_source("attention_backward", "lets backward() do it", '''
+for what, line in (
+    ("lets backward() do it", "out.backward(grad); return q.grad, k.grad, v.grad"),
+    ("lets torch.autograd.grad do it", "return torch.autograd.grad(out, (q, k, v), grad)"),
+):
+    wrong_source("attention_backward", what, f'''
 def attention_backward(q, k, v, grad):
     q, k, v = (x.detach().clone().requires_grad_() for x in (q, k, v))
     out = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
-    out.backward(grad)
-    return q.grad, k.grad, v.grad
-''', expect="borrowed")
-
-wrong_source("attention_backward", "lets torch.autograd.grad do it", '''
-def attention_backward(q, k, v, grad):
-    q, k, v = (x.detach().clone().requires_grad_() for x in (q, k, v))
-    out = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
-    return torch.autograd.grad(out, (q, k, v), grad)
+    {line}
 ''', expect="borrowed")
 
 wrong_source("attention_backward", "lets torch.func.vjp do it", '''
