@@ -106,7 +106,7 @@ class Proof:
                     if a.target is not None and (report.stage or not report.breaks)]  # contracts have no seed
         fixed, drawn = self.exercise.fixed_and_drawn(SEEDS[0])
         answers = [(what, session, is_wrong) for what, session, is_wrong in answers if repr(what) not in told
-                   and not (is_wrong and self.exercise.catches(session, SEEDS[0], fixed))]  # caught, whatever the seed
+                   and not (is_wrong and self.exercise.catches(session, SEEDS[0], fixed))]  # whatever the seed
         for seed in SEEDS[1:]:
             for answer in [*answers]:
                 what, session, is_wrong = answer
