@@ -38,8 +38,8 @@ one_head_floor = Exercise(
     checks="the floor of one head for any weighted sum, for one question and for several",
     question="with a gain of 0 or more, which entries of `wanted` can gain times weights copy exactly?",
     hints=(
-        "Gain times weights is one vector u, and the loss is the sum of (u - wanted)². What do all "
-        "entries of u have in common? Which u is the closest?",
+        "Gain times weights is one vector u, and the loss is the sum of (u - wanted)². What do all entries of u "
+        "have in common? Which u is the closest?",
         "1. a gain of 0 or more: u has no negative entry, so the closest u copies the positive entries of "
         "`wanted` and has 0 elsewhere: what is left over?  2. a gain of 0 or less: the same with the signs "
         "swapped;  3. the head takes the cheaper of the two. Sum over the last axis, S.",
@@ -87,52 +87,39 @@ def _(wanted):
 
 
 one_head_floor.mistakes_are(
-    ("the gain is never negative",
-     "a gain below 0 turns all weights around; where most of the question is negative, this is cheaper.",
+    ("the gain is never negative", "a gain below 0 turns all weights around: what would it cost?",
      lambda wanted: sides(wanted)[1]),
-    ("the positive entries are what is lost",
-     "with a positive gain these are the ones that the head can say; it loses the others.",
+    ("the positive entries are what is lost", "with a gain above 0 the head says these and loses the rest.",
      lambda wanted: sides(wanted)[0]),
     ("the more expensive of the two signs", "a floor is the lowest loss: the minimum of the two.",
      lambda wanted: torch.maximum(*sides(wanted))),
-    ("a floor of 0 for every question",
-     "each jar would need a sign of its own, and one gain serves all jars. What does the other sign cost?",
+    ("a floor of 0 for every question", "one gain serves all jars. What does the other sign cost?",
      lambda wanted: 0 * sides(wanted)[0]),
-    ("a hard look-up",
-     "one jar only; but the weights may be shared, so one head can say all entries of one sign at once.",
+    ("a hard look-up", "weights may be shared: one head can say all entries of one sign at once.",
      lambda wanted: (wanted**2).sum(-1) - (wanted**2).amax(-1)),
-    ("equal weights for the jars of one sign",
-     "weights need not be equal: which weights and gain copy the entries of one sign exactly?",
+    ("equal weights for the jars of one sign", "which weights and gain copy them exactly?",
      lambda wanted: torch.minimum(evenly(wanted), evenly(-wanted))),
     ("only the smallest entry is lost", "every entry of the other sign is lost, and none of this sign.",
      lambda wanted: (wanted**2).amin(-1)),
-    ("not squared",
-     "the loss is the expected squared error, and an entry c that is left out costs c² times the variance 1.",
+    ("not squared", "an entry c that is left out costs the expected squared error c², times the variance 1.",
      lambda wanted: torch.minimum(wanted.clamp(min=0).sum(-1), -wanted.clamp(max=0).sum(-1))),
-    ("the square of the sum",
-     "values are independent, so their errors add as variances: square each entry first, then sum.",
+    ("the square of the sum", "values are independent, so errors add as variances: square, then sum.",
      lambda wanted: torch.minimum(wanted.clamp(min=0).sum(-1) ** 2, wanted.clamp(max=0).sum(-1) ** 2)),
-    ("the mean over the jars",
-     "the squared error of one answer is the sum over all jars that enter it, not their mean.",
+    ("the mean over the jars", "the error of an answer sums over all jars that enter it.",
      lambda wanted: torch.minimum(*sides(wanted)) / wanted.shape[-1]),
-    ("how many entries, not how large",
-     "an entry that is left out costs its square. The two agree where all entries are 1 or -1.",
+    ("how many entries, not how large", "an entry that is left out costs its square, not 1.",
      lambda wanted: torch.minimum((wanted > 0).sum(-1), (wanted < 0).sum(-1)).to(wanted)),
-    ("one for every question with two signs",
-     "1 is the floor of a difference; the entries of the cheaper sign, squared and summed, in general.",
+    ("one for every question with two signs", "1 is the floor of a difference: what do 2 and -3 cost?",
      lambda wanted: ((wanted > 0).any(-1) & (wanted < 0).any(-1)).to(wanted)),
     ("one floor for all questions", "each question, a row along the last axis, has a floor of its own.",
      lambda wanted: torch.minimum(*(side.sum() for side in sides(wanted)))),
     ("summed over the first axis", "a question runs along the last axis, S.",
      lambda wanted: torch.minimum(*((x**2).sum(0) for x in (wanted.clamp(min=0), wanted.clamp(max=0))))),
-    ("one sign for all questions",
-     "the sign of the gain is chosen for each question by itself: compare row by row, with torch.minimum.",
+    ("one sign for all questions", "each question has a gain of its own: compare row by row.",
      lambda wanted: min(sides(wanted), key=torch.sum)),
-    ("the sign of the sum decides",
-     "the sum says where the mean of the entries is. The loss is made of squares: which side has fewer?",
+    ("the sign of the sum decides", "the loss is made of squares: which side's are smaller?",
      by(lambda wanted: wanted.sum(-1))),
-    ("the sign of the largest entry decides",
-     "several smaller entries can cost more together: compare the sums of squares.",
+    ("the sign of the largest entry decides", "several small entries can cost more: compare sums.",
      by(lambda wanted: wanted.amax(-1) + wanted.amin(-1))),
     ("the sign of most entries decides", "it is not how many they are: compare the sums of squares.",
      by(lambda wanted: wanted.sign().sum(-1))),
@@ -165,19 +152,17 @@ def _(f):
 split_heads = Exercise(
     "split_heads", chapter=CHAPTER, kind="write", level=1, minutes=5, points=2,
     page="02-many-heads.html#split-and-merge",
-    checks="every token's features in its head and at its position, their gradients, and an error for unequal "
-    "slices",
+    checks="every token's features in its head and at its position, gradients, an error for unequal slices",
     question="follow one number: where does x[0, 1, 0] end up? In which axis did it travel?",
     hints=(
-        "The features of a token are neighbours in memory. Which axis can be cut in two without moving a "
-        "single number? Which two axes then have to change places?",
+        "The features of a token are neighbours in memory. Which axis can be cut in two without moving a single "
+        "number? Which two axes then have to change places?",
         "1. ValueError if D % n_heads is not 0;  2. (B, T, D) to (B, T, H, d_k): the last axis is cut, head "
         "first, d_k second;  3. (B, T, H, d_k) to (B, H, T, d_k): two axes swap.",
         'if D % n_heads:\n    raise ValueError(f"D = {D}, n_heads = {n_heads}")\n'
         "rows = x.reshape(B, T, …)  # (B, T, H, d_k)\nreturn rows.transpose(…)  # (B, H, T, d_k)",
     ),
-    out_of_reach=("tx.split_heads",),
-    gradients=True,
+    out_of_reach=("tx.split_heads",), gradients=True,
 )  # fmt: skip
 
 
@@ -210,11 +195,9 @@ FLOAT32 = ("cut down to float32", "numbers keep their dtype: x.new_empty makes a
 AS_IF = "memory read as if x were contiguous"
 
 split_heads.edits_are(
-    ("reshape without a swap of axes",
-     "the numbers stay in the order of memory, so a head gets whole tokens in place of a slice of each.",
+    ("reshape without a swap of axes", "a head gets whole tokens in place of a slice of each.",
      "(B, T, n_heads, D // n_heads).transpose(1, 2)", "(B, n_heads, T, D // n_heads)"),
-    ("the width cut as (d_k, H)",
-     "head h then owns every H-th feature and not a slice of neighbours: a checkpoint would not fit.",
+    ("the width cut as (d_k, H)", "head h owns every H-th feature: no checkpoint would fit.",
      "n_heads, D // n_heads).transpose(1, 2)", "D // n_heads, n_heads).permute(0, 3, 1, 2)"),
     ("cut, and not swapped", "the heads still stand behind the time axis: attention would mix heads, not tokens.",
      ".transpose(1, 2)", ""),
@@ -227,8 +210,8 @@ split_heads.edits_are(
     ("the heads in reverse", "head 0 owns the first features.", "transpose(1, 2)", "transpose(1, 2).flip(1)"),
     ("every head gets the whole width", "d_k is D / H: what is cut here is the last axis.",
      "x.reshape(B, T, n_heads, D // n_heads).transpose(1, 2)", "x[:, None].repeat(1, n_heads, 1, 1)"),
-    ("scaled on the way", "splitting computes nothing: the scale 1/√d_k belongs to the scores.",
-     "return x", "return (D // n_heads) ** -0.5 * x"),
+    ("scaled on the way", "splitting computes nothing: the scale 1/√d_k belongs to the scores.", "return x",
+     "return (D // n_heads) ** -0.5 * x"),
     (AS_IF, "strides say where a number lies: reshape reads them, as_strided takes the ones that it is given.",
      "x.reshape", "x.as_strided(x.shape, (T * D, D, 1)).reshape"),
     (*FLOAT32, "return x", "return x.float()"),
@@ -261,14 +244,13 @@ merge_heads = Exercise(
     checks="the heads side by side again, for several numbers of heads, and their gradients",
     question="which two axes have to be neighbours, and in which order, before they can become one?",
     hints=(
-        "The features of one token are spread over the heads. Which axis stands between H and d_k, and has "
-        "to get out of the way first?",
-        "1. (B, H, T, d_k) to (B, T, H, d_k): two axes swap;  2. (B, T, H, d_k) to (B, T, H·d_k): the last "
-        "two become one. `view` refuses here, since the numbers have to be copied; `reshape` copies.",
+        "The features of one token are spread over the heads. Which axis stands between H and d_k, and has to "
+        "get out of the way first?",
+        "1. (B, H, T, d_k) to (B, T, H, d_k): two axes swap;  2. (B, T, H, d_k) to (B, T, H·d_k): the last two "
+        "become one. `view` refuses here, since the numbers have to be copied; `reshape` copies.",
         "rows = x.transpose(…)  # (B, T, H, d_k)\nreturn rows.reshape(B, T, …)  # (B, T, H·d_k)",
     ),
-    out_of_reach=("tx.merge_heads",),
-    gradients=True,
+    out_of_reach=("tx.merge_heads",), gradients=True,
 )  # fmt: skip
 
 
@@ -307,8 +289,8 @@ merge_heads.edits_are(
      "(B, T, H * d_k)", "(B, -1)"),
     ("the last two axes swapped", "time has to change places with the heads; d_k is where it should be.",
      "transpose(1, 2)", "transpose(2, 3)"),
-    ("the heads in reverse", "head 0 owns the first features, as in split_heads.",
-     "x.transpose", "x.flip(1).transpose"),
+    ("the heads in reverse", "head 0 owns the first features, as in split_heads.", "x.transpose",
+     "x.flip(1).transpose"),
     ("joined along the time axis", "the heads stand one after the other in time, not side by side.",
      "x.transpose(1, 2).reshape(B, T, H * d_k)", "x.flatten(1, 2)"),
     ("time in front of the batch", "the batch stays first: (B, T, D).", "H * d_k)", "H * d_k).transpose(0, 1)"),
@@ -337,20 +319,18 @@ def _(f):
 MultiHead = Exercise(
     "MultiHead", chapter=CHAPTER, kind="write", level=2, minutes=15, points=3,
     page="02-many-heads.html#the-layer",
-    checks="the output with given weights, for several widths and heads, its gradients, and an error for unequal "
-    "heads",
+    checks="the output with given weights, for several widths and heads, gradients, an error for unequal heads",
     question="which five steps does x go through, and what is the shape after each?",
     hints=(
-        "Project, split, attend, merge, project. Which of the four matrices does each step use, and over "
-        "which width does the dot product inside a head sum?",
-        "1. in __init__: an error, n_heads, four nn.Linear(d_model, d_model, bias=False);  2. q, k, v: "
-        "project x, then split_heads, (B, H, T, d_k);  3. attention(q, k, v), which scales by 1/√d_k;  "
-        "4. merge_heads, (B, T, D);  5. self.out.",
+        "Project, split, attend, merge, project. Which of the four matrices does each step use, and over which "
+        "width does the dot product inside a head sum?",
+        "1. in __init__: an error, n_heads, four nn.Linear(d_model, d_model, bias=False);  2. q, k, v: project "
+        "x, then split_heads, (B, H, T, d_k);  3. attention(q, k, v), which scales by 1/√d_k;  4. merge_heads, "
+        "(B, T, D);  5. self.out.",
         "q = tx.split_heads(self.query(x), self.n_heads)  # (B, H, T, d_k)\nk = …\nv = …\n"
         "read = tx.attention(q, k, v)  # (B, H, T, d_k)\nreturn self.out(…)  # (B, T, D)",
     ),
-    out_of_reach=LAYERS,
-    gradients=True,
+    out_of_reach=LAYERS, gradients=True,
 )  # fmt: skip
 
 
@@ -453,29 +433,16 @@ def but(**methods):
     return type("Layer", (Layer,), methods)
 
 
-def interleaved(self, x):
-    """Head h gets the features h, h + H, h + 2H …"""
-    return x.unflatten(-1, (-1, self.n_heads)).permute(0, 3, 1, 2)  # (B, H, T, d_k)
-
-
-def by_memory(self, x):
-    """Head h gets whole tokens, in the order of memory."""
-    return x.reshape(x.shape[0], self.n_heads, x.shape[1], -1)  # (B, H, T, d_k)
-
-
-def row_by_row(self, x):
-    """Merged in the order of memory."""
-    return x.reshape(x.shape[0], x.shape[2], -1)  # (B, T, D)
-
+by_memory = lambda self, x: x.reshape(len(x), self.n_heads, x.shape[1], -1)  # (B, H, T, d_k)
+interleaved = lambda self, x: x.unflatten(-1, (-1, self.n_heads)).permute(0, 3, 1, 2)  # (B, H, T, d_k)
+row_by_row = lambda self, x: x.reshape(len(x), x.shape[2], -1)  # (B, T, D)
 
 MultiHead.mistakes_are(
-    ("scaled by the width of the model",
-     "the dot product sums over d_k features, so the scale is 1/√d_k; with 1/√D every head is too even.",
+    ("scaled by the width of the model", "a dot product sums over d_k features: the scale is 1/√d_k.",
      but(scores=lambda self, q, k: q @ k.mT * (q.shape[-1] * self.n_heads) ** -0.5)),
     ("no scale", "the scores are √d_k times too large, and the softmax too decided.",
      but(scores=lambda self, q, k: q @ k.mT)),
-    ("divided by d_k without the root",
-     "the spread of a score grows with the root of the width. Does tx.attention scale what is scaled already?",
+    ("divided by d_k without the root", "the spread grows with the root. Is it scaled twice?",
      but(scores=lambda self, q, k: q @ k.mT / q.shape[-1])),
     ("softmax over the queries", "each query shares out its own weights: the rows sum to one.",
      but(weigh=lambda self, q, k: self.scores(q, k).softmax(-2))),
@@ -499,21 +466,18 @@ MultiHead.mistakes_are(
      but(split=by_memory)),
     ("merged without transposing back", "a row of the output is made of several tokens of one head.",
      but(merge=row_by_row)),
-    ("split and merged without the swap",
-     "shapes fit on both ways, and yet a head holds whole tokens: which two axes have to change places?",
+    ("split and merged without the swap", "a head holds whole tokens: which axes have to swap?",
      but(split=by_memory, merge=row_by_row)),
     ("the width cut as (d_k, H)", "head h owns every H-th feature and not a slice of neighbours.",
      but(split=interleaved, merge=lambda self, x: x.permute(0, 2, 3, 1).flatten(2))),
-    ("split as (d_k, H), merged as (H, d_k)",
-     "a head owns neighbouring features: the last axis is cut as (H, d_k), the head first.",
+    ("split as (d_k, H), merged as (H, d_k)", "the last axis is cut as (H, d_k), the head first.",
      but(split=interleaved)),
     ("one head", "the width was never cut: n_heads has no effect.", but(split=lambda self, x: x[:, None])),
     ("queries and keys exchanged", "row t of the weights belongs to query t: the scores are q @ k.mT.",
      but(heads=lambda self, x: Layer.heads(self, x, ("key", "query", "value")))),
     ("keys made by the query's matrix", "three roles, three matrices: keys need `self.key`.",
      but(heads=lambda self, x: Layer.heads(self, x, ("query", "query", "value")))),
-    ("queries made by the key's matrix",
-     "three roles, three matrices: do two names stand for one nn.Linear, the one that is loaded last?",
+    ("queries made by the key's matrix", "three roles, three matrices: do two names share one?",
      but(heads=lambda self, x: Layer.heads(self, x, ("key", "key", "value")))),
     ("the keys are read as values", "what is handed over is made by `self.value`.",
      but(heads=lambda self, x: Layer.heads(self, x, ("query", "key", "key")))),
@@ -559,8 +523,8 @@ head_contributions = Exercise(
     hints=(
         "Write out one number of merge_heads(read) @ w_out.T as a sum over H·d_k terms. Which of the terms "
         "belong to head h, and which axis of w_out do they run along?",
-        "1. w_out.T is (H·d_k, D): its rows are the features of the heads, head after head;  2. cut these "
-        "rows: (H, d_k, D);  3. read (B, H, T, d_k) times (H, d_k, D) pairs head with head: (B, H, T, D).",
+        "1. w_out.T is (H·d_k, D): its rows are the features of the heads, head after head;  2. cut these rows: "
+        "(H, d_k, D);  3. read (B, H, T, d_k) times (H, d_k, D) pairs head with head: (B, H, T, D).",
         "blocks = w_out.T.reshape(…)  # (H, d_k, D)\nreturn read @ blocks  # (B, H, T, D)",
     ),
     gradients=True,
@@ -593,22 +557,19 @@ def slices(read, w_out):
 
 
 head_contributions.edits_are(
-    ("the rows of w_out are cut",
-     "nn.Linear stores (out, in): a head's slice is an input, so the *columns* of w_out belong to heads.",
+    ("the rows of w_out are cut", "nn.Linear stores (out, in), and a head's slice is an input: columns.",
      "w_out.T.reshape", "w_out.reshape"),
     ("the columns taken as (d_k, H)", "head h owns neighbouring features h·d_k …, not every H-th one.",
      "(H, d_k, -1)", "(d_k, H, -1).transpose(0, 1)"),
     ("each block transposed once more", "the block of a head is (d_k, D): from its slice into all features.",
      "(H, d_k, -1)", "(H, -1, d_k).mT"),
-    ("every head meets the block of head 0", "each head has d_k columns of its own.",
-     ".reshape(H, d_k, -1)", "[:d_k]"),
+    ("every head meets the block of head 0", "each head has d_k columns of its own.", ".reshape(H, d_k, -1)",
+     "[:d_k]"),
     ("every head meets the block of its neighbour", "the first d_k columns belong to head 0, the next to head 1.",
      "(H, d_k, -1)", "(H, d_k, -1).roll(1, 0)"),
-    ("rows of w_out, head by head",
-     "w_out[h·d_k : (h + 1)·d_k] are rows, what the layer puts out; what head h is read by are columns.",
+    ("rows of w_out, head by head", "rows are what the layer puts out; a head's slice is what it takes in.",
      "w_out.T.reshape(H, d_k, -1)", "w_out[: H * d_k].unflatten(0, (H, d_k))"),
-    ("reshaped before it is transposed",
-     "reshape follows memory, row by row of w_out: first transpose, so that the heads are cut from columns.",
+    ("reshaped before it is transposed", "transpose first, so that the heads are cut from columns.",
      "w_out.T.reshape(H, d_k, -1)", "w_out.reshape(H, -1, d_k).mT"),
 )  # fmt: skip
 head_contributions.mistakes_are(
@@ -616,11 +577,9 @@ head_contributions.mistakes_are(
      lambda read, w_out: shares(read, w_out).mean(1, keepdim=True).expand(-1, read.shape[1], -1, -1)),
     ("the sum over the heads", "this is the layer's output; the shares are wanted before the sum.",
      lambda read, w_out: shares(read, w_out).sum(1)),
-    ("the output without a head",
-     "taking a head out shows what the *others* add; its share is the difference to the whole.",
+    ("the output without a head", "this is what the *others* add; its share is the rest.",
      lambda read, w_out: shares(read, w_out).sum(1, keepdim=True) - shares(read, w_out)),
-    ("the output cut into slices",
-     "a head writes into all D features of the output: what is cut is what it reads, the columns of w_out.",
+    ("the output cut into slices", "a head writes into all D features: what is cut is what w_out reads.",
      lambda read, w_out: shares(read, w_out).sum(1, keepdim=True) * slices(read, w_out)),
     ("every share cut to its own slice", "a head writes into all D features of the output, not into a slice.",
      lambda read, w_out: shares(read, w_out) * slices(read, w_out)),
@@ -653,15 +612,13 @@ def _(f):
 mha_flops = Exercise(
     "mha_flops", chapter=CHAPTER, kind="predict", level=1, minutes=5, points=2,
     page="02-many-heads.html#what-heads-cost",
-    checks="the operations of a layer whose queries and keys come from two sequences, at unseen sizes, also large "
-    "ones",
+    checks="the operations of a layer whose queries and keys come from two sequences, at unseen and large sizes",
     question="which of the four projections are made for T tokens, and which for S?",
     hints=(
-        "Four projections and two products in the heads. Who makes queries and who makes keys? And what do "
-        "H products of width D / H cost together?",
-        "1. a projection of n tokens: 2 · n · D · D;  2. queries and outputs: T tokens each; keys and "
-        "values: S tokens each;  3. scores and read-out of all heads: 2 · T · S · D each;  "
-        "4. all of it B times.",
+        "Four projections and two products in the heads. Who makes queries and who makes keys? And what do H "
+        "products of width D / H cost together?",
+        "1. a projection of n tokens: 2 · n · D · D;  2. queries and outputs: T tokens each; keys and values: S "
+        "tokens each;  3. scores and read-out of all heads: 2 · T · S · D each;  4. all of it B times.",
         "projections = 2 * B * D * D * (…)\nheads = 4 * B * T * S * D\nreturn projections + heads",
     ),
 )  # fmt: skip
@@ -762,15 +719,14 @@ fused_qkv = Exercise(
     checks="queries, keys and values of every head, from weights in the order of GPT-2, and their gradients",
     question="row r of the weight: is it a query, a key or a value, of which head, which channel?",
     hints=(
-        "Give every row its number as its output: with x = 1 and weight rows 0, 1, 2 …, which numbers should "
-        "the queries of head 0 be, and which are they?",
-        "1. the 3·D outputs are in the order: kind (query, key, value), then head, then channel;  2. the "
-        "reshape has to name the axes in this order, slow to fast;  3. then the axis of the kind goes to the "
-        "front, and the head in front of time.",
+        "Give every row its number as its output: with x = 1 and weight rows 0, 1, 2 …, which numbers should the "
+        "queries of head 0 be, and which are they?",
+        "1. the 3·D outputs are in the order: kind (query, key, value), then head, then channel;  2. the reshape "
+        "has to name the axes in this order, slow to fast;  3. then the axis of the kind goes to the front, and "
+        "the head in front of time.",
         "qkv = qkv.reshape(B, T, …)  # (B, T, 3, H, d_k)\nq, k, v = qkv.permute(…)  # each (B, H, T, d_k)",
     ),
-    parts=("q", "k", "v"),
-    gradients=True,
+    parts=("q", "k", "v"), gradients=True,
 )  # fmt: skip
 
 ROWS = torch.full((1, 1, 4), 0.25), numbered(12, 1).repeat(1, 4), 2  # output r is r
@@ -801,19 +757,11 @@ def qkv_as(x, weight, n_heads, shape, order):
     return q, k, v
 
 
-def head_by_head(x, weight, n_heads):
-    return qkv_as(x, weight, n_heads, "hkc", (3, 0, 2, 1, 4))
-
-
-def by_shape(x, weight, n_heads, *shape):
-    """The fused product in another shape, without any swap; its last axis is d_k wide."""
-    return tuple((x @ weight.T).reshape(*shape, x.shape[-1] // n_heads))
-
+head_by_head = lambda *case: qkv_as(*case, "hkc", (3, 0, 2, 1, 4))  # as the stub has it
 
 fused_qkv.mistakes_are(
     ("head by head",
-     "the order of GPT-NeoX and BLOOM: q, k and v of head 0, then of head 1. GPT-2 has all queries first.",
-     head_by_head),
+     "so do GPT-NeoX and BLOOM: q, k and v of head 0, then of head 1. GPT-2 has all queries first.", head_by_head),
     ("only the queries are repaired", "keys and values still come head by head, as GPT-NeoX stores them.",
      lambda *case: (qkv(*case)[0], *head_by_head(*case)[1:])),
     ("channels before heads", "within the queries, head 0 has the first d_k rows, not every H-th.",
@@ -822,11 +770,10 @@ fused_qkv.mistakes_are(
      lambda *case: qkv_as(*case, "hck", (4, 0, 2, 1, 3))),
     ("the heads not brought to the front", "attention wants (B, H, T, d_k): the head in front of time.",
      lambda *case: qkv_as(*case, "khc", (2, 0, 1, 3, 4))),
-    ("the third apart, the heads by reshape alone",
-     "queries, keys and values are right; splitting each needs a swap of axes, not only a new shape.",
+    ("the third apart, the heads by reshape alone", "splitting each needs a swap of axes, too.",
      lambda *case: tuple(part.transpose(1, 2).reshape(part.shape) for part in qkv(*case))),
     ("all axes by reshape alone", "memory has the batch first, then time: what moves an axis is permute.",
-     lambda x, weight, n_heads: by_shape(x, weight, n_heads, 3, len(x), n_heads, x.shape[1])),
+     lambda x, weight, n_heads: tuple((x @ weight.T).reshape(3, len(x), n_heads, x.shape[1], -1))),
     ("the third apart, and no heads", "each of the three is to be split: (B, H, T, d_k).",
      lambda x, weight, n_heads: (x @ weight.T).chunk(3, -1)),
     ("keys and values swapped", "the order is queries, keys, values.",
@@ -862,21 +809,18 @@ def _(f):
 prune_heads = Exercise(
     "prune_heads", chapter=CHAPTER, kind="write", level=2, minutes=15, points=3,
     page="02-many-heads.html#pruning-heads",
-    checks="smaller weights for the heads that stay, in the order of keep, their gradients, and an error for "
-    "unknown heads",
+    checks="smaller weights for the heads that stay, in the order of keep, gradients, an error for unknown heads",
     question="which rows of w_q belong to head h, and which part of w_o reads what they made?",
     hints=(
-        "nn.Linear stores (out, in). A head's slice is what w_q, w_k and w_v put *out*, and what w_o takes "
-        "*in*. Which axis is that, each time?",
-        "1. ValueError if a head of keep is not in 0 … H - 1 or comes twice;  "
-        "2. d_k = rows of w_q / n_heads;  3. the row numbers 0 … H·d_k - 1 as (H, d_k), "
-        "of these the rows of keep, flat: (n·d_k,);  4. take these rows of "
-        "three matrices, and these columns of w_o.",
+        "nn.Linear stores (out, in). A head's slice is what w_q, w_k and w_v put *out*, and what w_o takes *in*. "
+        "Which axis is that, each time?",
+        "1. ValueError if a head of keep is not in 0 … H - 1 or comes twice;  2. d_k = rows of w_q / n_heads;  "
+        "3. the row numbers 0 … H·d_k - 1 as (H, d_k), of these the rows of keep, flat: (n·d_k,);  4. take these "
+        "rows of three matrices, and these columns of w_o.",
         "rows = torch.arange(n_heads * d_k).view(n_heads, d_k)[…].flatten()  # (n·d_k,)\n"
         "return w_q[rows], w_k[rows], w_v[rows], …",
     ),
-    parts=("w_q", "w_k", "w_v", "w_o"),
-    gradients=True,
+    parts=("w_q", "w_k", "w_v", "w_o"), gradients=True,
 )  # fmt: skip
 
 
@@ -913,8 +857,8 @@ def prune(w_q, w_k, w_v, w_o, n_heads, keep):
 
 
 prune_heads.edits_are(
-    ("the heads of keep are taken out", "keep names those that stay.",
-     "[keep]", "[[h for h in range(n_heads) if h not in keep]]"),
+    ("the heads of keep are taken out", "keep names those that stay.", "[keep]",
+     "[[h for h in range(n_heads) if h not in keep]]"),
     ("every H-th row", "head h has d_k neighbouring rows, h·d_k …, not the rows h, h + H, h + 2H …",
      "(n_heads, -1)[keep]", "(-1, n_heads).T[keep]"),
     ("the rows keep, not its heads", "keep has numbers of heads, and each head has d_k rows.",
@@ -922,10 +866,10 @@ prune_heads.edits_are(
     ("d_k from the width of the tokens", "w_q has H·d_k rows and D columns: d_k is rows / H, whatever D is.",
      "torch.arange(len(w_q)).view(n_heads, -1)[keep]",
      "torch.stack([h * (w_q.shape[1] // n_heads) + torch.arange(w_q.shape[1] // n_heads) for h in keep])"),
-    ("as many heads from the front", "the right number of heads, but not those that keep names.",
-     "[keep]", "[: len(keep)]"),
-    ("from the first to the last head of keep", "only the heads of keep stay, and none between them.",
-     "[keep]", "[min(keep) : max(keep) + 1]"),
+    ("as many heads from the front", "the right number of heads, but not those that keep names.", "[keep]",
+     "[: len(keep)]"),
+    ("from the first to the last head of keep", "only the heads of keep stay, and none between them.", "[keep]",
+     "[min(keep) : max(keep) + 1]"),
     ("sorted", "the heads come in the order of keep.", "[keep]", "[sorted(keep)]"),
     ("heads counted from 1", "heads are 0 … H - 1, as Python counts.", "[keep]", "[[h - 1 for h in keep]]"),
     ("columns of all four", "w_q, w_k and w_v store (out, in), and a head's slice is their *output*: rows.",
@@ -933,24 +877,22 @@ prune_heads.edits_are(
     ("rows of w_o as well", "w_o stores (out, in), and a head's slice is its *input*: columns, not rows.",
      "w_o[:, rows]", "w_o[rows]"),
     ("w_o as it was", "its columns for the heads that left have nobody to read from.", "w_o[:, rows]", "w_o"),
-    ("w_o sorted", "its columns come in the order of keep as well, or they read another head.",
-     "w_o[:, rows]", "w_o[:, rows.sort()[0]]"),
+    ("w_o sorted", "its columns come in the order of keep as well, or they read another head.", "w_o[:, rows]",
+     "w_o[:, rows.sort()[0]]"),
     ("w_o transposed", "the right numbers, but w_o stays as nn.Linear stores it, (out, in): (D, n·d_k).",
      "w_o[:, rows]", "w_o[:, rows].T"),
     ("w_v as it was", "a head that leaves takes its values along: rows of all three.", "w_v[rows]", "w_v"),
-    ("w_v cut from the front", "the values of the heads of keep are wanted, as their queries are.",
-     "w_v[rows]", "w_v[: len(rows)]"),
+    ("w_v cut from the front", "the values of the heads of keep are wanted, as their queries are.", "w_v[rows]",
+     "w_v[: len(rows)]"),
     ("set to zero, not taken out", "the output is right, and the layer as large and as slow as before.",
      "return w_q[rows], w_k[rows], w_v[rows], w_o[:, rows]",
      "on = torch.zeros(len(w_q)).index_fill(0, rows, 1)\n"
      "    return w_q * on[:, None], w_k * on[:, None], w_v * on[:, None], w_o * on"),
     ("the rest made larger", "no factor H / n: the layer is to give the sum of the kept shares as they are.",
      "w_o[:, rows]", "w_o[:, rows] * n_heads / len(keep)"),
-    ("unknown heads are not refused",
-     "the right heads stay, but a head that is not there, or twice there, has to give a ValueError.",
+    ("unknown heads are not refused", "a head that is not there, or twice there, gives a ValueError.",
      "not set(keep) <= set(range(n_heads)) or len(set(keep)) < len(keep)", "False"),
-    ("heads counted from the end",
-     "Python takes -1 for the last one; heads are 0 … H - 1, and -1 is more likely a slip of the caller.",
+    ("heads counted from the end", "heads are 0 … H - 1: -1 is more likely a slip of the caller.",
      "set(range(n_heads))", "set(range(-n_heads, n_heads))"),
     ("a head may come twice", "its share would be added twice: the smaller layer is none of the kept heads.",
      " or len(set(keep)) < len(keep)", ""),
@@ -996,10 +938,10 @@ head_importance = Exercise(
     hints=(
         "How does the loss of one example change when one head's share grows by a hundredth? Which order do "
         "absolute value and mean over examples have in the docstring?",
-        "1. shares (B, H, T, D), whose sum over heads is the output;  2. gates of ones, (B, H, 1, 1): one "
-        "for each example, so that slopes of different examples stay apart;  3. loss (B,): mean over T "
-        "and D of ((gates · shares).sum(1) - target)²;  4. slopes of loss.sum() by the gates;  "
-        "5. absolute value, then mean over B: (H,).",
+        "1. shares (B, H, T, D), whose sum over heads is the output;  2. gates of ones, (B, H, 1, 1): one for "
+        "each example, so that slopes of different examples stay apart;  3. loss (B,): mean over T and D of "
+        "((gates · shares).sum(1) - target)²;  4. slopes of loss.sum() by the gates;  5. absolute value, then "
+        "mean over B: (H,).",
         "gates = torch.ones(B, n_heads, 1, 1, requires_grad=True)\n"
         "error = (gates * shares).sum(1) - target  # (B, T, D)\nloss = …  # (B,)\n"
         "slope, = torch.autograd.grad(loss.sum(), gates)  # (B, H, 1, 1)\nreturn …  # (H,)",
@@ -1061,16 +1003,13 @@ def on_scores(x, target, w_q, w_k, w_v, w_o, n_heads):
 
 
 head_importance.mistakes_are(
-    ("the mean before the absolute value",
-     "slopes of opposite sign cancel: a head that helps one example and harms another looks unimportant.",
+    ("the mean before the absolute value", "slopes of opposite sign cancel: is such a head unimportant?",
      lambda *case: slopes(*case)[2].mean(0).abs()),
     ("no absolute value", "importance has no sign: a head that the loss wants less of matters too.",
      lambda *case: slopes(*case)[2].mean(0)),
-    ("the absolute value of every token",
-     "the gate is one number for the whole example: its slope sums over tokens and features, then comes | |.",
+    ("the absolute value of every token", "a gate has one slope for all tokens and features: sum, then | |.",
      lambda *case: 2 * (slopes(*case)[1][:, None] * slopes(*case)[0]).mean(3).abs().mean((0, 2))),
-    ("the absolute value of every number",
-     "the gate is one number for the whole example: its slope sums over tokens and features, then comes | |.",
+    ("the absolute value of every number", "a gate has one slope for all tokens and features: sum, then | |.",
      lambda *case: 2 * (slopes(*case)[1][:, None] * slopes(*case)[0]).abs().mean((0, 2, 3))),
     ("the squared error summed", "the loss of an example is the *mean* over its T · D numbers.",
      lambda *case: importance(*case) * case[1][0].numel()),
@@ -1081,15 +1020,13 @@ head_importance.mistakes_are(
      lambda *case: importance(*case) * len(case[0])),
     ("one importance an example", "the mean over the batch is missing: (H,) is wanted.",
      lambda *case: slopes(*case)[2].abs()),
-    ("divided by B twice",
-     "the slopes of the batch's mean loss have a 1 / B already: sum the losses before you take the slopes.",
+    ("divided by B twice", "the slopes of the batch's mean loss have a 1 / B already: sum the losses first.",
      lambda *case: importance(*case) / len(case[0])),
     ("the slope squared", "asked for is its absolute value: squares favour the extremes.",
      lambda *case: slopes(*case)[2].square().mean(0)),
     ("the root of the mean square", "asked for is the mean absolute value: squares favour the extremes.",
      lambda *case: slopes(*case)[2].square().mean(0).sqrt()),
-    ("the head really removed",
-     "this is the exact damage, and takes a pass for each head; asked for is the slope at ξ = 1.",
+    ("the head really removed", "the exact damage takes a pass for each head; here it is the slope at ξ = 1.",
      lambda *case: removed(*case).abs().mean(0)),
     ("the slope at ξ = 0", "there the heads are gone already, and their shares are missing in the error.",
      lambda *case: 2 * (case[1][:, None] * slopes(*case)[0]).mean((2, 3)).abs().mean(0)),

@@ -27,18 +27,10 @@ wrong("one_head_floor", "min over the dimension gives values and indices")(
 wrong("one_head_floor", "sets the negative coefficients of the caller to 0")(
     lambda wanted: torch.minimum((-wanted).relu().square().sum(-1), wanted.relu_().square().sum(-1)))
 
-
-@wrong("one_head_floor", "the gain takes the sign of the sum of the coefficients")
-def _(wanted):
-    up = wanted.sum(-1, keepdim=True) >= 0
-    return (wanted.square() * ((wanted > 0) != up)).sum(-1)
-
-
-@right("one_head_floor", "the whole square minus the better half")
-def _(wanted):
-    squares = wanted**2
-    up, total = (squares * (wanted > 0)).sum(-1), squares.sum(-1)
-    return total - torch.maximum(up, total - up)
+wrong("one_head_floor", "the gain takes the sign of the sum of the coefficients")(
+    lambda wanted: (wanted.square() * ((wanted > 0) != (wanted.sum(-1, keepdim=True) >= 0))).sum(-1))
+right("one_head_floor", "through a·|a|, whose sum and absolute sum give both sides")(
+    lambda wanted: ((wanted**2).sum(-1) - (wanted * wanted.abs()).sum(-1).abs()) / 2)
 
 
 @right("one_head_floor", "question by question in a loop")
@@ -46,12 +38,6 @@ def _(wanted):
     rows = wanted.reshape(-1, wanted.shape[-1])
     floors = [min((row[row < 0] ** 2).sum(), (row[row > 0] ** 2).sum()) for row in rows]
     return torch.stack(floors).reshape(wanted.shape[:-1])
-
-
-@right("one_head_floor", "through a·|a|, whose sum and absolute sum give both sides")
-def _(wanted):
-    signed = wanted * wanted.abs()
-    return (signed.abs().sum(-1) - signed.sum(-1).abs()) / 2
 
 
 wrong_source("one_head_floor", "a search for the gain that never ends", '''
@@ -85,9 +71,7 @@ wrong("split_heads", "the check asks all T·D numbers, and tokens come apart: D 
     else _split(x, n_heads))
 wrong("split_heads", "the error is left to reshape: a RuntimeError")(
     lambda x, n_heads: x.unflatten(-1, (n_heads, -1)).transpose(1, 2))
-wrong("split_heads", "the tokens are cut, not the features")(lambda x, n_heads: _split(x.mT, n_heads))
 wrong("split_heads", "a tuple of heads")(lambda x, n_heads: _split(x, n_heads).unbind(1))
-wrong("split_heads", "axes of length one are lost")(lambda x, n_heads: _split(x, n_heads).squeeze())
 wrong("split_heads", "three heads and no more, as in the page's check")(lambda x, n_heads: _split(x, 3))
 wrong("split_heads", "batch and tokens trade places")(
     lambda x, n_heads: _split(x.reshape(x.shape[1], len(x), -1), n_heads).transpose(0, 2))
@@ -100,13 +84,6 @@ wrong("split_heads", "cut off from the graph")(lambda x, n_heads: _split(x.detac
 def _(x, n_heads):
     assert x.shape[-1] % n_heads == 0
     return _split(x, n_heads)
-
-
-@right("split_heads", "chunks, stacked on a new axis")
-def _(x, n_heads):
-    if x.shape[-1] % n_heads != 0:
-        raise ValueError("unequal slices")
-    return torch.stack(x.chunk(n_heads, dim=-1), dim=1)
 
 
 @right("split_heads", "slice by slice into an empty tensor")
@@ -128,14 +105,6 @@ def split_heads(x, n_heads):
     return tx.split_heads(x, n_heads)
 ''', expect="borrowed")
 
-wrong_source("split_heads", "d_k is never computed", '''
-def split_heads(x, n_heads):
-    B, T, D = x.shape
-    if D % n_heads:
-        raise ValueError("no")
-    return x.reshape(B, T, n_heads, d_k).transpose(1, 2)
-''', expect="error")
-
 # ── merge_heads ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -147,6 +116,7 @@ wrong("merge_heads", "view after the swap, which PyTorch refuses")(
     lambda x: x.transpose(1, 2).view(len(x), x.shape[2], -1))
 wrong("merge_heads", "right unless there are as many tokens as heads")(
     lambda x: x.flatten(2).reshape(len(x), x.shape[2], -1) if x.shape[1] == x.shape[2] else _merge(x))
+wrong("merge_heads", "the last line has no return")(lambda x: None)
 wrong("merge_heads", "two heads, the first and the last")(lambda x: torch.cat([x[:, 0], x[:, -1]], -1))
 wrong("merge_heads", "only the first head, repeated")(lambda x: x[:, 0].repeat(1, 1, x.shape[1]))
 wrong("merge_heads", "swaps the axes of the caller's tensor")(lambda x: x.transpose_(1, 2).flatten(2))
@@ -154,24 +124,10 @@ wrong("merge_heads", "cut off from the graph by .data")(lambda x: _merge(x.data)
 wrong("merge_heads", "the first head carries no gradient")(
     lambda x: torch.cat([x[:, 0].detach(), *x.unbind(1)[1:]], -1))
 
-
-@wrong("merge_heads", "written into a buffer of float32")
-def _(x):
-    out = torch.zeros(_merge(x).shape)
-    out[:] = _merge(x)
-    return out
-
-
-@right("merge_heads", "concatenates the heads along the features")
-def _(x):
-    return torch.cat(list(x.unbind(1)), dim=-1)
-
-
-@right("merge_heads", "a copy in the new order, then view")
-def _(x):
-    B, H, T, d_k = x.shape
-    return x.permute(0, 2, 1, 3).contiguous().view(B, T, -1)
-
+wrong("merge_heads", "written into a buffer of float32")(lambda x: torch.zeros(_merge(x).shape).copy_(_merge(x)))
+right("merge_heads", "concatenates the heads along the features")(lambda x: torch.cat(list(x.unbind(1)), dim=-1))
+right("merge_heads", "a copy in the new order, then view")(
+    lambda x: x.permute(0, 2, 1, 3).contiguous().view(len(x), x.shape[2], -1))
 
 wrong_source("merge_heads", "calls the function of the package", '''
 from tx import merge_heads as joined
@@ -179,13 +135,11 @@ def merge_heads(x):
     return joined(x)
 ''', expect="borrowed")
 
-wrong_source("merge_heads", "the last line has no return", '''
-def merge_heads(x):
-    B, H, T, d_k = x.shape
-    x.transpose(1, 2).reshape(B, T, H * d_k)
-''', expect="wrong")
-
 # ── MultiHead ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _unsafe(scores):
+    return scores.exp() / scores.exp().sum(-1, keepdim=True)
 
 
 class _Layer(nn.Module):
@@ -215,14 +169,29 @@ class _Layer(nn.Module):
         return getattr(self, self.names[3])(tx.merge_heads(self.weigh(q, k) @ v))
 
 
-@wrong("MultiHead", "the four projections have biases")
-class _(_Layer):
-    bias = True
+def _but(**what):
+    return type("_", (_Layer,), what)
 
 
-@wrong("MultiHead", "the names of the paper, W_q and so on")
+wrong("MultiHead", "the four projections have biases")(_but(bias=True))
+wrong("MultiHead", "the names of the paper, W_q and so on")(_but(names=("W_q", "W_k", "W_v", "W_o")))
+wrong("MultiHead", "no ValueError when it is made")(_but(check=lambda self, d_model, n_heads: None))
+wrong("MultiHead", "refused by a division")(_but(check=lambda self, D, H: 1 / (D % H == 0)))
+wrong("MultiHead", "exponentials without the maximum, NaN for large scores")(
+    _but(weigh=lambda self, q, k: _unsafe(q @ k.mT / q.shape[-1] ** 0.5)))
+wrong("MultiHead", "scores cut off at ±50, so that no exponential overflows")(
+    _but(weigh=lambda self, q, k: (q @ k.mT / q.shape[-1] ** 0.5).clamp(-50, 50).softmax(-1)))
+wrong("MultiHead", "no gradient for queries and keys")(
+    _but(weigh=lambda self, q, k: _Layer.weigh(self, q, k).detach()))
+wrong("MultiHead", "a token looks at 16 keys at most")(
+    _but(heads=lambda self, x: [h if i == 0 else h[:, :, :16] for i, h in enumerate(_Layer.heads(self, x))]))
+
+
+@wrong("MultiHead", "the heads are attended over as if they were tokens")
 class _(_Layer):
-    names = ("W_q", "W_k", "W_v", "W_o")
+    def forward(self, x):
+        q, k, v = (h.transpose(1, 2) for h in self.heads(x))
+        return self.out((self.weigh(q, k) @ v).flatten(2))
 
 
 @wrong("MultiHead", "matrices of one head's width, shared by all heads")
@@ -232,69 +201,13 @@ class _(_Layer):
         self.query, self.key, self.value = (nn.Linear(d_model, d_model // n_heads, bias=False) for _ in range(3))
 
 
-@wrong("MultiHead", "no ValueError when it is made")
-class _(_Layer):
-    def check(self, d_model, n_heads):
-        pass
-
-
-@wrong("MultiHead", "refused with an assertion")
-class _(_Layer):
-    def check(self, d_model, n_heads):
-        assert d_model % n_heads == 0
-
-
-@wrong("MultiHead", "the heads are attended over as if they were tokens")
-class _(_Layer):
-    def heads(self, x):
-        return [h.transpose(1, 2) for h in super().heads(x)]
-
-    def forward(self, x):
-        q, k, v = self.heads(x)
-        return self.out((self.weigh(q, k) @ v).flatten(2))
-
-
-@wrong("MultiHead", "exponentials without the maximum, NaN for large scores")
-class _(_Layer):
-    def weigh(self, q, k):
-        e = (q @ k.mT / q.shape[-1] ** 0.5).exp()
-        return e / e.sum(-1, keepdim=True)
-
-
-@wrong("MultiHead", "scores cut off at ±50, so that no exponential overflows")
-class _(_Layer):
-    def weigh(self, q, k):
-        return (q @ k.mT / q.shape[-1] ** 0.5).clamp(-50, 50).softmax(-1)
-
-
-@wrong("MultiHead", "no gradient for queries and keys")
-class _(_Layer):
-    def weigh(self, q, k):
-        return super().weigh(q, k).detach()
-
-
-@wrong("MultiHead", "a token looks at 16 keys at most")
-class _(_Layer):
-    def heads(self, x):
-        q, k, v = super().heads(x)
-        return q, k[:, :, :16], v[:, :, :16]
-
-
 @right("MultiHead", "einsum and unflatten, with its own softmax")
 class _(_Layer):
     def forward(self, x):
         q, k, v = (getattr(self, name)(x).unflatten(-1, (self.n_heads, -1)) for name in self.names[:3])
         scores = torch.einsum("bthd,bshd->bhts", q, k) / q.shape[-1] ** 0.5
-        e = (scores - scores.amax(-1, keepdim=True)).exp()
-        return self.out(torch.einsum("bhts,bshd->bthd", e / e.sum(-1, keepdim=True), v).flatten(2))
-
-
-@right("MultiHead", "head by head in a loop")
-class _(_Layer):
-    def forward(self, x):
-        slices = (getattr(self, name)(x).chunk(self.n_heads, dim=-1) for name in self.names[:3])
-        read = [tx.attention(*(s[:, None] for s in qkv))[:, 0] for qkv in zip(*slices, strict=True)]
-        return self.out(torch.cat(read, -1))
+        weights = _unsafe(scores - scores.amax(-1, keepdim=True))
+        return self.out(torch.einsum("bhts,bshd->bthd", weights, v).flatten(2))
 
 
 @right("MultiHead", "one product with the stacked matrices, and the sum of the heads' shares")
@@ -344,6 +257,11 @@ def _contributions(read, w_out):
     return read @ w_out.T.unflatten(0, (read.shape[1], -1))
 
 
+def _alone(read):
+    """The heads' reads, each with zeros for all others."""
+    return [read * one[:, None, None] for one in torch.eye(read.shape[1])]
+
+
 wrong("head_contributions", "what the layer loses without the head, with the sign of a loss")(
     lambda read, w_out: _contributions(read, w_out) - (tx.merge_heads(read) @ w_out.T)[:, None])
 wrong("head_contributions", "the blocks are multiplied number by number")(
@@ -354,6 +272,12 @@ wrong("head_contributions", "an @ between shapes that do not fit")(
     lambda read, w_out: read @ w_out.reshape(read.shape[1], read.shape[3] + 1, -1))
 wrong("head_contributions", "no gradient for w_out")(
     lambda read, w_out: _contributions(read, w_out.detach()))
+wrong("head_contributions", "merged without the swap, then multiplied with w_out")(
+    lambda read, w_out: torch.stack([x.reshape(len(x), x.shape[2], -1) @ w_out.T for x in _alone(read)], 1))
+right("head_contributions", "the layer's output with all heads but one set to zero")(
+    lambda read, w_out: torch.stack([tx.merge_heads(one) @ w_out.T for one in _alone(read)], 1))
+right("head_contributions", "einsum over the cut columns")(
+    lambda read, w_out: torch.einsum("bhtk,dhk->bhtd", read, w_out.reshape(len(w_out), read.shape[1], -1)))
 
 
 @wrong("head_contributions", "columns in turn, and the last head gets what is left: the sum is right")
@@ -364,34 +288,11 @@ def _(read, w_out):
     return torch.cat([others, last[:, None]], 1)
 
 
-@wrong("head_contributions", "merged without the swap, then multiplied with all of w_out")
-def _(read, w_out):
-    each = torch.eye(read.shape[1])[:, None, :, None, None] * read  # (H, B, H, T, d_k)
-    return (each.reshape(*each.shape[:2], read.shape[2], -1) @ w_out.T).transpose(0, 1)
-
-
 @wrong("head_contributions", "clears the other heads in the caller's tensor")
 def _(read, w_out):
     shares = _contributions(read, w_out)
     read[:, 1:] = 0
     return shares
-
-
-@right("head_contributions", "einsum over the cut columns")
-def _(read, w_out):
-    return torch.einsum("bhtk,dhk->bhtd", read, w_out.reshape(len(w_out), read.shape[1], -1))
-
-
-@right("head_contributions", "the layer's output with all heads but one set to zero")
-def _(read, w_out):
-    each = torch.eye(read.shape[1]).unbind()
-    return torch.stack([tx.merge_heads(read * one[:, None, None]) @ w_out.T for one in each], 1)
-
-
-@right("head_contributions", "slices of columns, head by head")
-def _(read, w_out):
-    pairs = zip(read.unbind(1), w_out.split(read.shape[-1], dim=1), strict=True)
-    return torch.stack([nn.functional.linear(r, c) for r, c in pairs], 1)
 
 
 # ── mha_flops ────────────────────────────────────────────────────────────────────────────────────
@@ -404,25 +305,11 @@ wrong("mha_flops", "^ for a power")(lambda B, T, S, D, H: 4 * B * (T + S) * D ^ 
 wrong("mha_flops", "counted by a tensor of 32 bits")(
     lambda B, T, S, D, H: int(torch.tensor([B, D]).int().prod(dtype=torch.int32) * (4 * ((T + S) * D + T * S))))
 
-
-@wrong("mha_flops", "product by product, the widths rounded to multiples of 8 as hardware likes them")
-def _(B, T, S, D, H):
-    d_k = -(-(D // H) // 8) * 8
-    return 4 * B * (T + S) * D**2 + 4 * B * H * T * S * d_k
-
-
-@right("mha_flops", "matrix product by matrix product, head by head")
-def _(B, T, S, D, H):
-    each = 2 * (2 * T * D * D) + 2 * (2 * S * D * D)
-    for _ in range(H):
-        each += 2 * T * (D // H) * S + 2 * T * S * (D // H)
-    return B * each
-
-
-@right("mha_flops", "factored")
-def _(B, T, S, D, H):
-    return 4 * B * D * (D * T + D * S + T * S)
-
+wrong("mha_flops", "heads as wide as the hardware likes them, a multiple of 8")(
+    lambda B, T, S, D, H: 4 * B * (T + S) * D**2 + 4 * B * H * T * S * (-(-(D // H) // 8) * 8))
+right("mha_flops", "matrix product by matrix product, head by head")(
+    lambda B, T, S, D, H: B * sum([4 * (T + S) * D * D, *[4 * T * S * (D // H) for _ in range(H)]]))
+right("mha_flops", "factored")(lambda B, T, S, D, H: 4 * B * D * (D * T + D * S + T * S))
 
 wrong_source("mha_flops", "adds up one multiply-add at a time", '''
 def mha_flops(B, T, S, D, H):
@@ -444,32 +331,15 @@ wrong("fused_qkv", "split into rows of d_k in place of D, the first three of the
     lambda x, weight, n_heads: [z[:, None] for z in (x @ weight.T).split(x.shape[2] // n_heads, dim=-1)[:3]])
 wrong("fused_qkv", "the reshape is repaired, the permute is not: as many kinds as heads")(
     lambda x, weight, n_heads: tuple((x @ weight.T).unflatten(-1, (3, n_heads, -1)).permute(3, 0, 2, 1, 4)))
-wrong("fused_qkv", "no transpose of the weight")(lambda x, weight, n_heads: _fused(x, weight.mT.mT @ weight, n_heads))
+wrong("fused_qkv", "no transpose of the weight")(lambda x, weight, n_heads: _fused(x, weight.T, n_heads))
 wrong("fused_qkv", "the batch is cut in three")(
-    lambda x, weight, n_heads: tuple(
-        (x @ weight.T).reshape(3, *x.shape[:2], n_heads, -1).transpose(2, 3)))
-wrong("fused_qkv", "one tensor of all three, which has to be unpacked")(
-    lambda x, weight, n_heads: torch.stack(_fused(x, weight, n_heads)))
+    lambda x, weight, n_heads: tuple((x @ weight.T).reshape(3, *x.shape[:2], n_heads, -1).transpose(2, 3)))
 wrong("fused_qkv", "the values carry no gradient")(
     lambda x, weight, n_heads: (*_fused(x, weight, n_heads)[:2], _fused(x, weight, n_heads)[2].detach()))
 
-
-@right("fused_qkv", "the weight is cut first, then three products")
-def _(x, weight, n_heads):
-    return tuple(tx.split_heads(x @ w.T, n_heads) for w in weight.split(x.shape[2]))
-
-
-@right("fused_qkv", "einsum with the rows named")
-def _(x, weight, n_heads):
-    return torch.einsum("btd,nhkd->nbhtk", x, weight.unflatten(0, (3, n_heads, -1))).unbind(0)
-
-
-wrong_source("fused_qkv", "unpacks six heads into three names", '''
-def fused_qkv(x, weight, n_heads):
-    B, T, D = x.shape
-    q, k, v = (x @ weight.T).split(D // n_heads, dim=-1)
-    return q, k, v
-''', expect="error")
+right("fused_qkv", "the repaired reshape and permute")(_fused)
+right("fused_qkv", "einsum with the rows named")(
+    lambda x, weight, n_heads: torch.einsum("btd,nhkd->nbhtk", x, weight.unflatten(0, (3, n_heads, -1))).unbind(0))
 
 # ── prune_heads ──────────────────────────────────────────────────────────────────────────────────
 
@@ -486,9 +356,11 @@ def _pruned(w_q, w_k, w_v, w_o, n_heads, keep, bad=None, d_k=None):
 wrong("prune_heads", "d_k is divided by the heads that stay")(
     lambda *case: _pruned(*case, d_k=len(case[0]) // max(len(case[5]), 1)))
 wrong("prune_heads", "head H is taken for one that is there")(
-    lambda *case: _pruned(*case, bad=len({*case[5]}) < len(case[5]) or not all(0 <= h <= case[4] for h in case[5])))
+    lambda *case: _pruned(*case, bad=len({*case[5]}) < len(case[5]) or not {*case[5]} <= {*range(case[4] + 1)}))
 wrong("prune_heads", "only neighbours in keep are compared for doubles")(
-    lambda *case: _pruned(*case, bad=not {*case[5]} <= {*range(case[4])} or case[5] == [1, 1]))
+    lambda *case: _pruned(*case, bad=not {*case[5]} <= {*range(case[4])} or 0 in torch.tensor(case[5]).diff()))
+wrong("prune_heads", "d_k is made with /, and range takes no float")(
+    lambda *case: _pruned(*case, d_k=len(case[0]) / case[4]))
 wrong("prune_heads", "w_o is cut off from the graph")(
     lambda w_q, w_k, w_v, w_o, *rest: _pruned(w_q, w_k, w_v, w_o.detach(), *rest))
 wrong("prune_heads", "new leaves of a new layer, nn.Parameter: no gradient reaches the old one")(
@@ -510,29 +382,12 @@ def _(w_q, w_k, w_v, w_o, n_heads, keep):
     return (*three, w_o.unflatten(1, (n_heads, -1))[:, keep].flatten(1))
 
 
-@right("prune_heads", "slices, concatenated")
-def _(w_q, w_k, w_v, w_o, n_heads, keep):
-    if sorted(set(keep)) != sorted(keep) or any(h not in range(n_heads) for h in keep):
-        raise ValueError("keep")
-    three = [torch.cat([w.chunk(n_heads)[h] for h in keep]) for w in (w_q, w_k, w_v)]
-    return *three, torch.cat([w_o.chunk(n_heads, dim=1)[h] for h in keep], dim=1)
-
-
 @right("prune_heads", "a matrix of ones and zeros that picks the rows")
 def _(w_q, w_k, w_v, w_o, n_heads, keep):
     pick = torch.eye(len(w_q), dtype=w_q.dtype)
     pick = _pruned(pick, pick, pick, pick, n_heads, keep)[0]
     return pick @ w_q, pick @ w_k, pick @ w_v, w_o @ pick.T
 
-
-wrong_source("prune_heads", "d_k is made with /, and range takes no float", '''
-def prune_heads(w_q, w_k, w_v, w_o, n_heads, keep):
-    if len(set(keep)) < len(keep) or not all(0 <= h < n_heads for h in keep):
-        raise ValueError
-    d_k = w_q.shape[0] / n_heads
-    rows = [h * d_k + i for h in keep for i in range(d_k)]
-    return w_q[rows], w_k[rows], w_v[rows], w_o[:, rows]
-''', expect="error")
 
 # ── head_importance ──────────────────────────────────────────────────────────────────────────────
 
@@ -543,20 +398,14 @@ def _slopes(x, target, w_q, w_k, w_v, w_o, n_heads, attend=tx.attention):
     return 2 * ((shares.sum(1) - target)[:, None] * shares).mean((2, 3))
 
 
-def _unsafe(q, k, v):
-    e = (q @ k.mT / q.shape[-1] ** 0.5).exp()
-    return e / e.sum(-1, keepdim=True) @ v
-
-
 wrong("head_importance", "the axes of the gates are left: (H, 1, 1)")(
     lambda *case: _slopes(*case)[..., None, None].abs().mean(0))
 wrong("head_importance", "every head gets the number of its neighbour")(
     lambda *case: _slopes(*case).abs().mean(0).roll(1))
 wrong("head_importance", "the mean over the heads, repeated")(
     lambda *case: _slopes(*case).abs().mean().expand(case[-1]))
-wrong("head_importance", "the median of the examples")(lambda *case: _slopes(*case).abs().median(0).values)
 wrong("head_importance", "exponentials without the maximum, NaN for large scores")(
-    lambda *case: _slopes(*case, attend=_unsafe).abs().mean(0))
+    lambda *case: _slopes(*case, lambda q, k, v: _unsafe(q @ k.mT / q.shape[-1] ** 0.5) @ v).abs().mean(0))
 
 
 @right("head_importance", "gates on what the heads read, one example at a time")
