@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -202,6 +203,21 @@ def test_a_lit_part_is_lit_alone():
         for lit, svg in drawn.items():
             assert 'class="lit"' in svg and 'class="dim"' in svg and svg.count("here") == 2, lit
             assert f"You are here: {lit}." in svg
+
+
+def test_every_chapter_opens_with_the_whole():
+    """Under its title, with one part lit; and the landing page, where nothing is."""
+    from tx.course.authoring import notebooks
+
+    book = Path(__file__).resolve().parents[1] / "book"
+    lit = []
+    for path in sorted(book.glob("*.ipynb")):
+        first = next(cell for cell in notebooks.read(path).cells if cell.cell_type == "code")
+        html = "".join(output.get("data", {}).get("text/html", "") for output in first.outputs)
+        lit += re.findall(r"You are here: ([\w -]+)\.\"", html)
+        assert whole(lit[-1])._repr_html_() == html, f"{path.name}: run it again"
+    assert len(lit) == len(set(lit)) == len(list(book.glob("*.ipynb")))
+    assert ":::{drawing} whole" in (book / "index.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
