@@ -23,3 +23,35 @@ def browser():
         running = playwright.chromium.launch(executable_path=chromium, args=quiet)
         yield running
         running.close()
+
+
+@pytest.fixture
+def show(browser):
+    """show(widget, …, theme=, width=) -> a page with these widgets; errors and requests fail it."""
+    opened = []
+
+    def open_page(*shown, theme="light", width=390, stripped=False):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            has_touch=True,
+            color_scheme=theme,
+            java_script_enabled=not stripped,
+        )
+        page = context.new_page()
+        page.on("pageerror", lambda error: opened.append(str(error)))
+        page.on("console", lambda message: opened.append(message.text))
+        page.on("request", lambda request: opened.append(request.url))
+        body = "<hr>".join(w.html for w in shown)
+        page.set_content(
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>w</title>'
+            f'<meta name="viewport" content="width=device-width"><style>body{{margin:16px;'
+            f"background:Canvas;color:CanvasText;color-scheme:light dark}}</style>{body}</html>"
+        )
+        pages.append(context)
+        return page
+
+    pages = []
+    yield open_page
+    for context in pages:
+        context.close()
+    assert opened == []

@@ -274,7 +274,7 @@ SIDEWAYS = """() => {
   const wide = [];
   if (document.documentElement.scrollWidth > innerWidth)
     wide.push(`the page is ${document.documentElement.scrollWidth} px wide`);
-  for (const figure of document.querySelectorAll("article img, .txw > div, .txw svg"))
+  for (const figure of document.querySelectorAll("article img, .txw > div, .txw svg, .txd > div"))
     if (figure.getBoundingClientRect().right > innerWidth + 1) wide.push("a figure or widget is cut off");
   for (const code of document.querySelectorAll(".cell_input pre"))
     if (code.scrollWidth > code.clientWidth + 1)

@@ -12,8 +12,10 @@ import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.colors import LinearSegmentedColormap
 
-INK = "#7a7a7a"  # text, axes, grid
-BLUE, ORANGE, GREEN, VIOLET = "#2b7bc0", "#d06a00", "#009a73", "#8a4bf0"
+from tx.course.drawing import COLOURS
+
+INK = COLOURS["hidden"]  # text, axes, grid
+BLUE, ORANGE, GREEN, VIOLET = (COLOURS[kind] for kind in ("key", "query", "value", "out"))
 
 # Colour and dash change together, so that nobody needs the colour to tell two curves apart.
 _CYCLE = cycler(color=[BLUE, ORANGE, GREEN, VIOLET]) + cycler(linestyle=["-", "--", "-.", ":"])

@@ -5,7 +5,7 @@
     chapters      the list of chapters, the box under a chapter's title, its exercises
     predictions   predict, then run: the replies, folded, under the cell that reveals them
     figures       a figure without a written alternative text stops the build
-    widget        an interactive figure on a page that is not a notebook
+    widget        an interactive figure, or a drawing, on a page that is not a notebook
     api           every public name of `tx`, from the docstrings
     lighter       the theme without what no page uses
 """

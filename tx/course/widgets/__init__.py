@@ -8,17 +8,20 @@ viewer that strips them) its table with the starting numbers stays and reads wel
     heads           the attention maps of several heads, one query row at a time     chapter 2
     mask_editor     masks from blocks, and by hand                                   chapter 3
     attention_map   one attention map, as a picture                                  any chapter
+    stepper         drawings of `tx.course.drawing` with captions, one at a time     any chapter
 
-All drawing is done by the script, so that stripping it leaves the table and no stray labels. The
-same arguments give the same characters; two widgets on one page share nothing.
+All drawing is done by the script, so that stripping it leaves the table and no stray labels; a stepper
+holds its drawings itself, and stacks them where scripts do not run. The same arguments give the same
+characters; two widgets on one page share nothing.
 
-The scripts and the style are files of this folder: `widget.css` and `common.js` go into every widget,
-and one more script into each kind.
+The scripts and the style are files of this folder: `widget.css` and `common.js` go into every widget
+with a table, and one more script into each kind.
 """
 
 from tx.course.widgets.editor import mask_editor
 from tx.course.widgets.frame import Widget
 from tx.course.widgets.maps import attention_map, heads
 from tx.course.widgets.plane import retrieval
+from tx.course.widgets.steps import stepper
 
-__all__ = ["Widget", "attention_map", "heads", "mask_editor", "retrieval"]
+__all__ = ["Widget", "attention_map", "heads", "mask_editor", "retrieval", "stepper"]
