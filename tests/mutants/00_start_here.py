@@ -522,16 +522,6 @@ def _(logits, targets, z_weight):
     return (p - F.one_hot(targets, logits.shape[-1])) / len(logits)
 
 
-@wrong(_name, "measured slopes in float32, not derived")
-def _(logits, targets, z_weight):
-    out = torch.zeros_like(logits)
-    for i in torch.ones_like(logits).nonzero().tolist():
-        step = torch.zeros_like(logits)
-        step[tuple(i)] = 1e-3
-        out[tuple(i)] = (_loss(logits + step, targets, z_weight) - _loss(logits - step, targets, z_weight)) / 2e-3
-    return out
-
-
 @right(_name, "p collected into one factor, one subtracted by index")
 def _(logits, targets, z_weight):
     lse = torch.logsumexp(logits, 1)
