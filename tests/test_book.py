@@ -486,6 +486,7 @@ def test_chapter_order_is_import_order(path):
     assert late == excused, "an import of a later chapter, or an exception that is none any more"
 
 
+@pytest.mark.slow
 def test_readers_of_files_load_no_model_code():
     names = [f"tx.files.{path.stem}" for path in sorted((ROOT / "tx/files").glob("*.py"))]
     script = f"import sys, importlib\nfor name in {names}: importlib.import_module(name)\n"
