@@ -97,8 +97,9 @@ test: .venv/.all .venv/.weights .venv/.recordings  ## everything: lint, types, a
 	$(call stage,all tests: package and graders and book and site,$(PY) -m pytest tests -n 2 --dist worksteal)
 	@echo "✓ all checks passed"; awk '{ print; all += $$1 } END { printf "%5d s  = %d min %d s\n", all, all / 60, all % 60 }' .venv/.took
 
-notebooks: .venv/.all  ## run every notebook again and store its outputs in normal form
+notebooks: .venv/.all  ## make the exercises from the solutions, run every notebook again, store outputs in normal form
 	@$(PY) -m tx.course.authoring.quoting
+	@$(PY) -m tx.course.authoring.stubs
 	@$(PY) -m tx.course.authoring.notebooks
 
 trials: .venv/.core  ## run every trial of book/trials again: many seeds, a few minutes
