@@ -29,6 +29,16 @@ SECONDS, MEAN_SECONDS, GIBIBYTES = 90, 60, 3.0
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 CELL_METADATA = {"tags", "tx", "mystnb", "jupyter", "editable", "deletable"}
 PEAK = "import resource as _r; print(_r.getrusage(_r.RUSAGE_SELF).ru_maxrss)"
+WITHOUT_TX = '''\
+try:
+    import tx
+except ImportError as lost:
+    lost.msg = (
+        "tx is missing here. Run `!git clone ADDRESS course`, "
+        "with the address of the course's repository, and "
+        "`%pip install -e 'course[course]'`. Then restart.")
+    raise
+'''  # how the first cell of every notebook begins, for whoever opens it on Colab
 SVG_DATE = re.compile(r"\s*<dc:date>.*?</dc:date>", re.DOTALL)
 
 
