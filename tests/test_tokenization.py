@@ -489,6 +489,8 @@ def test_stop_strings_are_never_partly_shown():
     assert "".join(parts) == "one\ntwo " and rest == "ST" and not stream.stopped
     stream = ours.stream(stop=["abc", "b"])  # the one that begins first wins
     assert flow(stream, ours.encode("ab")) == (["", "a"], "")
+    stream = ours.stream(stop=["bc", "abc"])  # also of two that end together
+    assert flow(stream, ours.encode("abc")) == (["", "", ""], "")
     stream = ours.stream(stop="🙂")
     parts, rest = flow(stream, ours.encode("x🙂y"))
     assert "".join(parts) + rest == "x" and stream.stopped
