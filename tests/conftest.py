@@ -1,9 +1,17 @@
-"""What several test files share: one browser, since two of them in one process do not get along."""
+"""What several test files share: one browser, since two in one process do not get along; what is slow."""
 
 import os
 import shutil
 
 import pytest
+
+
+def pytest_collection_modifyitems(items):
+    """What looks at the built site is slow, for it has to be built; what opens a browser is marked so."""
+    for item in items:
+        for fixture, mark in (("site", "slow"), ("browser", "browser")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")

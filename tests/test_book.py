@@ -104,7 +104,7 @@ def length(notebook):
 def narrow_code(notebook):
     """A code cell has at most 25 lines of at most 64 columns."""
     for cell in code(notebook):
-        lines = cell.source.splitlines()
+        lines = cell.source.removeprefix(notebooks.WITHOUT_TX).strip().splitlines()
         if len(lines) > LINES:
             yield f"{cell.id}: {len(lines)} lines, at most {LINES}"
         yield from (f"{cell.id}:{n}: {len(line)} columns, at most {COLUMNS}: {line}"
@@ -164,6 +164,13 @@ def set_up(notebook):
     first = code(notebook)[0]
     if "setup" not in tags(first) or "torch.manual_seed(0)" not in first.source:
         yield f"{first.id}: expected the tag setup and torch.manual_seed(0)"
+
+
+def without_tx(notebook):
+    """The first code cell says what to do where there is no tx: whoever opens it on Colab has the page alone."""
+    first = code(notebook)[0]
+    if not first.source.startswith(notebooks.WITHOUT_TX):
+        yield f"{first.id}: expected to begin with tx.course.authoring.notebooks.WITHOUT_TX"
 
 
 def readable_ids(notebook):
@@ -296,7 +303,8 @@ MACHINE = "|".join(re.escape(p) + r"[\w.-]+" for p in ("/home" + "/", "/Users" +
 QUESTIONS, GLOSSARY, GRADED = _read_questions(), _read_glossary(), _read_graded()
 BIBLIOGRAPHY = (ROOT / "book/references.bib").read_text(encoding="utf-8")
 SOURCES = set(re.findall(r"^@\w+\{([^,]+),", BIBLIOGRAPHY, re.M))
-PAGE_RULES = [length, narrow_code, rhythm, failures, bands, no_traces, set_up, readable_ids, language, links,
+PAGE_RULES = [length, narrow_code, rhythm, failures, bands, no_traces, set_up, without_tx, readable_ids, language,
+              links,
               alt_texts, quotes, terms, citations, exercises, questions]
 
 
@@ -319,8 +327,15 @@ def test_notebook_is_in_normal_form(path):
 @pytest.mark.parametrize("path", [p for p in ALL if p not in BOOK], ids=name)
 def test_exercise_or_solution(path):
     notebook = notebooks.read(path)
-    complaints = [c for rule in (language, links, no_traces, failures, readable_ids) for c in rule(notebook)]
+    rules = (language, links, no_traces, failures, without_tx, readable_ids)
+    complaints = [c for rule in rules for c in rule(notebook)]
     assert not complaints, "\n".join(complaints)
+
+
+def test_where_there_is_no_tx_a_notebook_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tx", None)
+    with pytest.raises(ImportError, match="(?s)tx is missing.*git clone.*pip install -e"):
+        exec(notebooks.WITHOUT_TX, {})
 
 
 def first_page(letter, pages):
@@ -387,6 +402,7 @@ BROKEN = {
     no_traces: [page(py("f", {**PRINTED, "text": "<object at 0x7f763b329410>"})),
                 page(py("f", {**PRINTED, "text": "/home" + "/someone/tx"}))],
     set_up: [page(py("import torch"))],
+    without_tx: [page(py("import torch\nimport tx"))],
     readable_ids: [UNNAMED],
     language: [page(md("It is simply a sum.")), page(md("Look at that!")),
                page(md("In this chapter we will see."))],
@@ -486,6 +502,7 @@ def test_chapter_order_is_import_order(path):
     assert late == excused, "an import of a later chapter, or an exception that is none any more"
 
 
+@pytest.mark.slow
 def test_readers_of_files_load_no_model_code():
     names = [f"tx.files.{path.stem}" for path in sorted((ROOT / "tx/files").glob("*.py"))]
     script = f"import sys, importlib\nfor name in {names}: importlib.import_module(name)\n"

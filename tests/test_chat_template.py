@@ -208,8 +208,13 @@ HOSTILE = {
     "arithmetic": "{{ 1 / 0 }}",
 }  # fmt: skip
 
+FAR = {  # they go on until a bound stops them, half a second each
+    "a block in a loop", "a key that is hashed anew", "a loop that doubles", "deep JSON", "doubling a dictionary",
+    "doubling a list", "join", "tests", "two calls each",
+}  # fmt: skip
 
-@pytest.mark.parametrize("name", HOSTILE)
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in FAR)) for n in HOSTILE])
 def test_hostile_templates_are_refused(name):
     with pytest.raises(ValueError, match="^the chat template"):
         render(HOSTILE[name], MESSAGES)

@@ -368,7 +368,10 @@ def test_a_message_has_twenty_problems_and_a_count(folder):
     assert lines[-1] == f"  … and {97 * 12 - 20} more" and "(1164 problems)" in lines[0]
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if not family.startswith("tx_")])
+@pytest.mark.parametrize("family", [
+    pytest.param(family, marks=[pytest.mark.slow] * (family == "qwen3_moe"))  # 128 experts a layer
+    for family in FAMILIES if not family.startswith("tx_")
+])
 def test_a_family_builds_from_its_defaults_without_memory(family):
     model = build({"model_type": family, **(DEBERTA if "deberta" in family else {})})
     assert all(parameter.is_meta for parameter in model.parameters())
@@ -544,6 +547,7 @@ def damaged(data, original):
     return original[:at] + struct.pack("<Q", huge) + original[at + 8 :]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=10_000, derandomize=True)
 @given(data=st.data())
 def test_damaged_safetensors_load_or_are_refused(data, tmp_path_factory):
@@ -662,6 +666,7 @@ def test_gguf_k_quants(tmp_path, kind):
     assert np.array_equal(got.numpy(), gguf.quants.dequantize(packed, type_), equal_nan=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=10_000, derandomize=True)
 @given(data=st.data())
 def test_damaged_gguf_loads_or_is_refused(data, tmp_path_factory):

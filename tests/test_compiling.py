@@ -79,6 +79,7 @@ def test_a_whole_model_is_one_graph(kind, real, graphs):
     assert len(kept) == 1
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_other_models_are_one_graph(graphs):
     kept, compiled = graphs

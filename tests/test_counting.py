@@ -21,7 +21,9 @@ TOTALS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(TOTALS))
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name == "qwen3-30b-a3b")) for name in TOTALS  # 128 experts
+])
 def test_totals(name):
     model = published(name)
     assert count(model) == TOTALS[name]

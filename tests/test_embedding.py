@@ -68,6 +68,7 @@ def test_a_search_that_does_not_fit():
     assert search(query, passages[:0]) == []
 
 
+@pytest.mark.slow
 @packaged
 def test_vectors_are_the_references(embed):
     texts = [*TEXTS, "word " * 300]  # the last is cut to 256 tokens
@@ -212,6 +213,7 @@ def test_the_new_spelling_is_known(embed, tmp_path):
     assert torch.equal(found(TEXTS), embed(TEXTS)) and found.prompt == "" and found.longest == 512
 
 
+@pytest.mark.slow
 @packaged
 def test_the_default_prompt_stands_in_front_of_every_text(embed, tmp_path):
     shutil.copytree(locate("all-minilm-l6-v2"), tmp_path / "model")

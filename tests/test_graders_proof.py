@@ -9,6 +9,7 @@ from tx.course.authoring import proof
 from tx.course.grading import live
 from tx.course.grading.sandbox import Sandbox
 
+pytestmark = pytest.mark.slow
 EXERCISES = live.catalogue()
 
 

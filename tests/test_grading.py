@@ -196,6 +196,7 @@ def test_a_name_that_was_imported_before_is_trapped_too():
     assert space["softmax"] is softmax
 
 
+@pytest.mark.slow
 def test_a_module_that_is_loaded_late_is_trapped_from_the_next_call_on(judged, monkeypatch):
     monkeypatch.setattr(course.times, "out_of_reach", ("colorsys.rgb_to_hsv",))
     late = answer("import colorsys\ncolorsys.rgb_to_hsv(1, 1, 1)\nreturn x * n")
@@ -708,6 +709,7 @@ SURVIVED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SURVIVED)
 def test_it_survives(name, judged):
     cell, state, reason = SURVIVED[name]
@@ -717,11 +719,13 @@ def test_it_survives(name, judged):
     assert judged(OWN).state == "passed"  # and the next one is graded
 
 
+@pytest.mark.slow
 def test_an_endless_loop_in_the_function(hurried, judged):
     report = judged(answer("while True: pass"))
     assert report.state == "timeout" and "not done after 3 s" in report.reason
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere a process has no new parent when its own ends")
 def test_no_orphan_goes_on_looping_when_the_grader_is_killed():
     loop = (
@@ -765,6 +769,7 @@ started.append(int(os.read(read, 9)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process without its parent cannot be found")
 @pytest.mark.parametrize("way", ["fork", "spawn"])
 def test_what_a_notebook_has_started_ends_with_it(way, tmp_path):
@@ -796,6 +801,7 @@ def test_processes_are_found_without_a_proc_too(monkeypatch):
         ours.communicate()
 
 
+@pytest.mark.slow
 def test_cells_that_loop_or_exit_are_left_out_and_the_rest_is_graded(hurried, judged):
     report = judged("while True: pass", OWN, "import os\nos._exit(0)", "1 / 0", "raise SystemExit")
     assert report.state == "passed"
@@ -806,6 +812,7 @@ def test_cells_that_loop_or_exit_are_left_out_and_the_rest_is_graded(hurried, ju
     assert judged("while True: pass", OWN, "import os\nos._exit(0)").state == "passed"
 
 
+@pytest.mark.slow
 def test_the_exercises_own_cell_may_loop(hurried, judged):
     report = judged((RIGHT + "while True: pass", "times"))
     assert report.state == "timeout" and "cell 2 was not done" in report.reason
@@ -1112,6 +1119,7 @@ def test_comparing_with_torch_in_a_cell_is_no_borrowing(judged):
     assert judged("from torch import mul", answer("return mul(x, n)")).state == "borrowed"
 
 
+@pytest.mark.slow
 def test_where_a_fork_does_not_work(tmp_path, monkeypatch):
     load = Worker.load
 
@@ -1303,6 +1311,7 @@ def test_hints_come_one_by_one_and_end_with_the_solution(house, capsys):
 # ── the proof ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_proof_finds_what_does_not_hold(house, sandbox, monkeypatch):
     wrong = [
         mutants.Answer("times", "adds | *", checked(lambda x, n: x + n)),
@@ -1488,6 +1497,7 @@ def test_what_did_not_report_is_not_passed(run, house, monkeypatch):
     assert "0 of 3 passed" in out and "no result came in" in out
 
 
+@pytest.mark.slow
 def test_a_terminal_without_utf8_still_reads():
     assert tables.printable("█░ · “a” … é ✓", "ascii") == '#. - "a" ... ? v'
     assert tables.printable("█ é", "utf-8") == "█ é"

@@ -350,6 +350,7 @@ def test_no_scheme_reads_a_number_out_of_a_tensor(name):
     assert shapes == [y.shape for y in doors(at)]
 
 
+@pytest.mark.slow
 def test_beyond_a_learned_table_a_compiled_lookup_fails_too():
     compiled = torch.compile(Learned(6, D_K).embed, fullgraph=True, backend="aot_eager")
     assert compiled(torch.tensor([[0, 5]])).shape == (1, 2, D_K)

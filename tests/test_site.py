@@ -241,6 +241,7 @@ def test_replies_to_predictions_are_all_there_and_folded(soups):
         assert not soup.select(".tx-reveal .cell_output")
 
 
+@pytest.mark.slow
 def test_the_build_refuses_a_silent_figure_and_an_unknown_question(tmp_path):
     """A small book with planted mistakes: the rules of book/_ext are seen to fail."""
     book = tmp_path / "book"
@@ -352,12 +353,10 @@ def look_at(visit, name):
     return found
 
 
-@pytest.mark.browser
 def test_no_page_has_an_error_or_asks_another_host(survey):
     none(f"{name}: {what}" for name, found in survey.items() for what in found["wrong"])
 
 
-@pytest.mark.browser
 def test_formulas_are_rendered_and_spoken(survey):
     formulas = {name: found["formulas"] for name, found in survey.items()}
     none(f"{name}: {error}" for name, math in formulas.items() for error in math["errors"])
@@ -366,18 +365,15 @@ def test_formulas_are_rendered_and_spoken(survey):
     assert sum(math["written"] for math in formulas.values()) > 0
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_stands_out_in_both_themes(survey, theme):
     none(f"{name}: {faint}" for name, found in survey.items() for faint in found[theme])
 
 
-@pytest.mark.browser
 def test_nothing_is_wider_than_a_phone(survey):
     none(f"{name}: {wide}" for name, found in survey.items() for wide in found["sideways"])
 
 
-@pytest.mark.browser
 def test_the_theme_is_switched_by_its_button(visit):
     page = visit("index.html")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -390,7 +386,6 @@ def test_the_theme_is_switched_by_its_button(visit):
     assert page.get_attribute("html", "data-theme") == "dark"
 
 
-@pytest.mark.browser
 def test_search_finds_a_word_by_keyboard(visit):
     page = visit("index.html")
     page.keyboard.press("Control+k")
@@ -402,7 +397,6 @@ def test_search_finds_a_word_by_keyboard(visit):
     assert not page.wrong
 
 
-@pytest.mark.browser
 def test_the_keyboard_reaches_the_text_and_the_next_page(visit):
     page = visit("notation.html")
     page.keyboard.press("Tab")
@@ -415,7 +409,6 @@ def test_the_keyboard_reaches_the_text_and_the_next_page(visit):
     page.wait_for_url("**/notation.html")
 
 
-@pytest.mark.browser
 def test_replies_open_by_mouse_and_keyboard(visit, soups):
     name = next(page for page, soup in soups.items() if soup.select(".tx-replies"))
     page = visit(name)
@@ -427,7 +420,6 @@ def test_replies_open_by_mouse_and_keyboard(visit, soups):
     assert second.locator("p").is_visible()
 
 
-@pytest.mark.browser
 def test_folds_carry_their_own_words(visit, soups):
     """A cell whose source is hidden opens by a line that says what is inside."""
     for name, soup in soups.items():
@@ -441,7 +433,6 @@ def test_folds_carry_their_own_words(visit, soups):
     assert fold.locator("pre").first.is_visible()
 
 
-@pytest.mark.browser
 def test_code_is_copied_by_its_button(visit, soups):
     name = next(page for page, soup in soups.items() if soup.select(".cell_input"))
     page = visit(name)
@@ -458,7 +449,6 @@ def state(widget):
     return widget.inner_text() + widget.locator("svg").first.inner_html()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_widget_answers_to_mouse_and_keyboard(visit, soups, theme):
     names = [page for page, soup in soups.items() if soup.select(".txw")]

@@ -126,6 +126,7 @@ def test_a_fused_model_cannot_be_saved_or_trained(tmp_path):
         run(model, 3).sum().backward()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["gpt2", "qwen2", "gemma3"])
 def test_blocks_are_compiled_once_for_one_token(name, monkeypatch):

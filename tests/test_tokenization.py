@@ -283,6 +283,7 @@ def user(content):
     return [{"role": "user", "content": content}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bytes", "unigram", "merges"])
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from([*NAMES, "<|im_", "end|>", "<", " ", "\n", "a", "i", "me"]), max_size=8))
@@ -422,6 +423,7 @@ def test_no_character_is_ever_split():
     assert parts == ["a", "", "é", "", "", "", "🙂", " ", "", "", "漢", " ", "o", "k"] and rest == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=30))
 def test_streams_join_to_the_text(text):
@@ -487,6 +489,8 @@ def test_stop_strings_are_never_partly_shown():
     assert "".join(parts) == "one\ntwo " and rest == "ST" and not stream.stopped
     stream = ours.stream(stop=["abc", "b"])  # the one that begins first wins
     assert flow(stream, ours.encode("ab")) == (["", "a"], "")
+    stream = ours.stream(stop=["bc", "abc"])  # also of two that end together
+    assert flow(stream, ours.encode("abc")) == (["", "", ""], "")
     stream = ours.stream(stop="🙂")
     parts, rest = flow(stream, ours.encode("x🙂y"))
     assert "".join(parts) + rest == "x" and stream.stopped

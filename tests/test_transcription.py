@@ -135,6 +135,7 @@ def attempts(transcribe, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 @packaged
 def test_of_unsure_attempts_the_least_unsure_one_counts(attempts):
     unsure = [("a", 4, -3.0, 0.1, True), ("b", 4, -1.5, 0.1, True), ("c", 4, -0.1, 0.1, False)]
@@ -145,6 +146,7 @@ def test_of_unsure_attempts_the_least_unsure_one_counts(attempts):
         assert attempts(("c", 4, -0.1, 0.1, False))[0] == ""
 
 
+@pytest.mark.slow
 @packaged
 def test_nothing_is_said_where_the_model_thinks_so_and_its_words_are_few_or_unsure(attempts):
     assert attempts(("you", 3, -0.1, 0.7, True)) == ("", [0.0])
@@ -237,6 +239,7 @@ def test_a_short_recording(transcribe, recording):
     assert transcribe(recording("beckett")) == BECKETT
 
 
+@pytest.mark.slow
 @packaged
 def test_a_recording_of_44_seconds_at_48_kHz(transcribe, recording):
     seen = []
@@ -245,6 +248,7 @@ def test_a_recording_of_44_seconds_at_48_kHz(transcribe, recording):
     assert len(seen) == 2 and 20 < seen[0][1] < 30 and seen[1][1] == seen[1][2] == pytest.approx(44.37, abs=0.1)
 
 
+@pytest.mark.slow
 @packaged
 def test_stereo_at_another_rate(transcribe, recording, tmp_path):
     samples = resample(*read_wav(recording("beckett")), 11025)
@@ -252,6 +256,7 @@ def test_stereo_at_another_rate(transcribe, recording, tmp_path):
     assert transcribe(write_wav(tmp_path / "x.wav", both, 11025)) == BECKETT
 
 
+@pytest.mark.slow
 @packaged
 @pytest.mark.parametrize("loud", [0.0, 1e-3, 1e-2])
 def test_silence_and_noise_say_nothing(transcribe, loud):
@@ -259,6 +264,7 @@ def test_silence_and_noise_say_nothing(transcribe, loud):
     assert transcribe.hear(samples) == ""
 
 
+@pytest.mark.slow
 @packaged
 def test_samples_are_heard_as_the_file_is_whatever_their_length(transcribe, recording):
     samples, rate = read_wav(recording("two_cities"))
@@ -293,6 +299,7 @@ def ratio(text):
     return len(text.encode()) / len(zlib.compress(text.encode()))
 
 
+@pytest.mark.slow
 @packaged
 def test_a_loop_is_written_again_with_bolder_draws(transcribe, recording, monkeypatch):
     """Speech at half its speed: the likeliest text goes round in a loop."""

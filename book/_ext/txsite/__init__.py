@@ -7,6 +7,7 @@
     figures       a figure without a written alternative text stops the build
     widget        an interactive figure, or a drawing, on a page that is not a notebook
     api           every public name of `tx`, from the docstrings
+    launching     buttons that open a chapter elsewhere, where the site knows its repository
     lighter       the theme without what no page uses
 """
 
@@ -19,8 +20,8 @@ if str(ROOT) not in sys.path:
 
 
 def setup(app):
-    from . import api, chapters, equations, figures, lighter, mathjax, predictions, widget
+    from . import api, chapters, equations, figures, launching, lighter, mathjax, predictions, widget
 
-    for module in (mathjax, equations, chapters, predictions, figures, widget, api, lighter):
+    for module in (mathjax, equations, chapters, predictions, figures, widget, api, launching, lighter):
         module.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

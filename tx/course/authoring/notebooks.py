@@ -17,7 +17,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import nbformat
@@ -27,6 +29,16 @@ SECONDS, MEAN_SECONDS, GIBIBYTES = 90, 60, 3.0
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 CELL_METADATA = {"tags", "tx", "mystnb", "jupyter", "editable", "deletable"}
 PEAK = "import resource as _r; print(_r.getrusage(_r.RUSAGE_SELF).ru_maxrss)"
+WITHOUT_TX = '''\
+try:
+    import tx
+except ImportError as lost:
+    lost.msg = (
+        "tx is missing here. Run `!git clone ADDRESS course`, "
+        "with the address of the course's repository, and "
+        "`%pip install -e 'course[course]'`. Then restart.")
+    raise
+'''  # how the first cell of every notebook begins, for whoever opens it on Colab
 SVG_DATE = re.compile(r"\s*<dc:date>.*?</dc:date>", re.DOTALL)
 
 
@@ -138,16 +150,16 @@ def execute(path, progress=lambda text: None):
 def verify(files):
     """Run notebooks and compare what they print, strictly, with what they have stored. Returns an exit code.
 
-    The work is nbval's, two notebooks at a time. Exercises have no outputs: they run, nothing more.
+    Two notebooks run at a time. The comparing is nbval's; exercises have no outputs: they run, nothing more.
     """
     stored = [str(f) for f in files if keeps_outputs(f)]
     nbval = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-q",
              f"--nbval-cell-timeout={2 * SECONDS}", "-p", "tx.course.authoring.notebooks", "-n2",
              "--dist=loadfile", "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir", str(ROOT)]
     bad = bool(stored) and subprocess.run([*nbval, *stored], cwd=ROOT, env=_environment()).returncode != 0
-    for path in files:
-        if not keeps_outputs(path):
-            _, problems, seconds, peak = execute(path, partial(_progress, os.path.relpath(path)))
+    bare = [path for path in files if not keeps_outputs(path)]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        for path, (_, problems, seconds, peak) in zip(bare, pool.map(execute, bare), strict=True):
             print(_line(path, seconds, peak), *problems, sep="\n    ", flush=True)
             bad = bad or bool(problems)
     return int(bad)

@@ -16,6 +16,9 @@ that an earlier cell of the notebook gave a shape and this one reads. Each turn 
 Letters that are always equal cannot be told apart, so two letters of one function, or of the cells of one
 notebook, have different sizes at least once. Where that cannot be, a comment says why: `# T = S: …`.
 
+The first 200 calls of a function are checked, and more while two of its letters were always equal or one of its
+lines has hardly run; then every fiftieth, for others would see what has been seen.
+
     python -m tx.course.authoring.shapes     the book, the solutions, and all of tx while its quick tests run
                                              (`make weights` first: some need a model)
     … book/03-masks.ipynb                    one notebook
@@ -36,6 +39,7 @@ import sys
 import time
 import tokenize
 import weakref
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
@@ -58,6 +62,7 @@ APART = (  # the compiler stops at our checks, and lines are counted that would 
     "test_speed.py::test_blocks_are_compiled_once_for_one_token",
     "test_positions.py::test_beyond_a_learned_table_a_compiled_lookup_fails_too",
 )
+ENOUGH, THEN = 200, 50  # so many calls of a function are checked, then one of so many
 EQUAL = re.compile(r"#\s*([A-Za-z_]\w*) = ([A-Za-z_]\w*): \S")
 
 
@@ -192,9 +197,17 @@ class Letters(dict):
         owner = self.recorder.owners[self.number][0]
         for other, value in self.items():
             if letter.isidentifier() and other.isidentifier():
-                pair = (owner, *sorted((letter, other)))
-                self.recorder.unequal[pair] = self.recorder.unequal.get(pair, False) or size != value
+                self.recorder.compared((owner, *sorted((letter, other))), size != value)
         self[letter] = size
+
+
+class Unwatched:
+    """Stands for the letters of a call that is one too many: nothing is bound."""
+
+    def save(self, loop):
+        pass
+
+    back = save
 
 
 @dataclass
@@ -202,11 +215,13 @@ class Recorder:
     """The shape comments of some sources, and what was seen when they ran."""
 
     comments: list = field(default_factory=list)
-    owners: list = field(default_factory=list)  # (owner, names that its code uses) of each scope
+    owners: list = field(default_factory=list)  # (owner, names that its code uses, comments) of each scope
     unequal: dict = field(default_factory=dict)  # (owner, letter, letter) -> ever of different size
+    alike: dict = field(default_factory=dict)  # owner -> the pairs of its letters that never were
     excused: set = field(default_factory=set)
     problems: list = field(default_factory=list)
     log: list | None = None  # of `Letters` with their events, for `replay`
+    calls: Counter = field(default_factory=Counter)  # of each scope
     seen: dict = field(default_factory=dict)  # id of a tensor -> (reference, comment, shape, size)
 
     def install(self):
@@ -216,12 +231,27 @@ class Recorder:
 
     def scope(self, number, reads=None):
         """A new cell or call. `reads`: what a cell reads of earlier cells, whose letters hold here too."""
+        self.calls[number] += 1
+        if reads is None and self.calls[number] > ENOUGH and self.calls[number] % THEN and self.is_known(number):
+            return Unwatched()
         letters = Letters(self, number)
         letters.remembers = reads is not None
         letters.known = [self.seen[id(x)][1:] for x in reads or ()
                          if self.seen.get(id(x), (object,))[0]() is x]
         self.carry_over(letters)
         return letters
+
+    def is_known(self, number):
+        """Whether all that stands in a scope has been seen, its letters with different sizes."""
+        owner, _, comments = self.owners[number]
+        return (self.log is None and all(self.comments[n].checked >= THEN for n in comments)
+                and self.alike.get(owner, set()) <= self.excused)
+
+    def compared(self, pair, differ):
+        """Two letters have sizes now, and they differ or not."""
+        differ = self.unequal[pair] = self.unequal.get(pair, False) or differ
+        alike = self.alike.setdefault(pair[0], set())
+        alike.discard(pair) if differ else alike.add(pair)
 
     def carry_over(self, letters):
         sizes: dict[str, set[int]] = {}
@@ -240,6 +270,8 @@ class Recorder:
         """Compare `value` with comment `number`. Returns `value`."""
         comment = self.comments[number]
         comment.runs += 1
+        if isinstance(letters, Unwatched):
+            return value
         tensors = list(_tensors(value))
         sizes = [tuple(getattr(t, "shape", t)) for t in tensors]
         if tensors and all(type(n) is int for size in sizes for n in size):  # others are symbols of a graph
@@ -447,7 +479,8 @@ class _Instrument:
         inner = [n for n in ast.walk(node) if isinstance(n, (ast.Name, ast.arg))]
         names = {n.id if isinstance(n, ast.Name) else n.arg for n in inner}
         owner = self.owner or f"{self.where(0)} {name}".strip()
-        self.recorder.owners.append((owner, names))
+        inside = [self.anchors[id(n)][0] for n in ast.walk(node) if id(n) in self.anchors]
+        self.recorder.owners.append((owner, names, inside))
         first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 10**9)
         for line, found in self.equal:
             if first <= line <= last:
