@@ -179,6 +179,7 @@ def _(g):
     yield 100_001, 100_002, 1025  # more than fp32 counts
     yield 200_000, 1_000_000, 16_384  # more than 32 bits hold
     yield 100_001, 10**12, 10**11 + 7  # more than fp64 counts
+    yield 1_001, 10**9 + 1, 2 * 10**9  # and the ramp alone is more, too
 
 
 @visible_pairs.reference
@@ -244,6 +245,8 @@ visible_pairs.edits_are(
      "first_n(S - T)", "first_n(S - T + 1)"),
     ("the queries start one position too early", "they stand at S - T … S - 1: these are T + 1 of them.",
      "first_n(S - T)", "first_n(max(S - T - 1, 0))"),
+    ("the ramp halved as a float", "/ makes a float of 53 bits, too few for a long window: // halves.",
+     "ramp * (ramp + 1) // 2", "int(ramp * (ramp + 1) / 2)"),
     ("the ramp as W² / 2", "1 + 2 + … + W is W · (W + 1) / 2: half of a square and half of its diagonal.",
      "ramp * (ramp + 1)", "ramp * ramp"),
     ("a ramp that starts at 0", "the first token sees itself: the ramp is 1, 2, … W and not 0, 1, … W - 1.",
@@ -310,6 +313,7 @@ def _(g):
     yield _row(-1000.0, -999.0, 0.0, hidden=1)
     yield _row(10_000.0, 9_000.0, -10_000.0)
     yield _row(-10_000.0, -9_000.0, 10_000.0, hidden=1)
+    yield _row(-10_000.0, 0.0, hidden=1)
     yield _row(-10_000.0, 0.0, 10_000.0, hidden=3)
     yield _row(10_000.0, 10_000.0004, 0.0, hidden=1, dtype=torch.float64)  # one number in float32
     keep = randint(g, 0, 2, 2, 1, 4, 5).bool()  # (B, 1, T, S)
@@ -340,6 +344,8 @@ masked_softmax.mistakes_are(
     ("a large negative number in place of -inf",
      "a row that sees nothing has equal scores, and softmax makes a uniform average of *all* keys.",
      lambda scores, keep: scores.masked_fill(~keep, -1e9).softmax(-1)),
+    ("-10,000 in place of -inf", "a visible score may be as low as that: only -inf is below all of them.",
+     lambda scores, keep: scores.masked_fill(~keep, -1e4).softmax(-1) * keep.any(-1, keepdim=True)),
     ("a small negative number in place of -inf",
      "-100 is low beside scores near 0 and high beside scores near -1000: only -inf is below all of them.",
      lambda scores, keep: scores.masked_fill(~keep, -100.0).softmax(-1) * keep.any(-1, keepdim=True)),
