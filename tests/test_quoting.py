@@ -100,6 +100,14 @@ def test_what_does_not_exist_is_named(package, name):
         quoting.quote(name)
 
 
+def test_every_module_that_a_cell_quotes_is_named(package):
+    (package / "tx" / "course").mkdir()
+    (package / "tx" / "course" / "other.py").write_text("OTHER = 1\n")
+    assert quoting.source(["sample.Second.guarded", "course.other.OTHER", "sample.CONSTANT"]) == (
+        "# tx/sample.py · Second.guarded\n" + quoting.quote("sample.Second.guarded")
+        + "\n\n# tx/course/other.py · OTHER\nOTHER = 1\n\n# tx/sample.py · CONSTANT\nCONSTANT = 3.0")
+
+
 def test_drift_is_found_and_refreshed(package, tmp_path, capsys):
     cell = nbformat.v4.new_code_cell("def first(x): pass", id="first", metadata={
         "tags": ["quote"], "tx": {"quote": ["sample.first", "sample.CONSTANT"]}})
@@ -108,7 +116,8 @@ def test_drift_is_found_and_refreshed(package, tmp_path, capsys):
     assert quoting.main(["--check", str(path)]) == 1 and "first" in capsys.readouterr().out
     assert quoting.main([str(path)]) == 0
     assert notebooks.read(path).cells[0].source == (
-        quoting.quote("sample.first") + "\n\n" + quoting.quote("sample.CONSTANT"))
+        "# tx/sample.py · first, CONSTANT\n" + quoting.quote("sample.first") + "\n\n"
+        + quoting.quote("sample.CONSTANT"))
     assert quoting.main(["--check", str(path)]) == 0
 
 

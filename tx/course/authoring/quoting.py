@@ -1,9 +1,9 @@
 """The book quotes `tx`: fill the cells tagged `quote` with the definitions they name.
 
 A quoting cell carries the tag `quote` and the metadata `{"tx": {"quote": "masks.Mask"}}`; a list quotes
-several definitions, "multihead.MultiHeadAttention.forward" one method. A quote is the text of `tx` word
-for word, comments and annotations included, without docstrings and without argument checks: calls of
-`_check_…` functions, and an `if` that holds nothing else.
+several definitions, "multihead.MultiHeadAttention.forward" one method. The cell says first where they are from,
+`# tx/masks.py · causal, window`. A quote is the text of `tx` word for word, comments and annotations included,
+without docstrings and without argument checks: calls of `_check_…` functions, and an `if` that holds nothing else.
 
     python -m tx.course.authoring.quoting            refresh every quoting cell of the book
     python -m tx.course.authoring.quoting --check    write nothing; list the cells that differ from tx
@@ -11,6 +11,7 @@ for word, comments and annotations included, without docstrings and without argu
 
 import argparse
 import ast
+import itertools
 import os
 import sys
 import textwrap
@@ -28,24 +29,30 @@ def quote(name):
 
     Raises LookupError if tx has no such module or definition.
     """
-    module, *path = name.split(".")
-    while path and (ROOT / "tx" / module).is_dir():  # "course.fitting.fit"
-        module = f"{module}/{path.pop(0)}"
-    file = ROOT / "tx" / f"{module}.py"
-    if not path or not file.is_file():
-        raise LookupError(f"{name!r}: expected 'module.name' with a module tx/{module}.py")
+    file, path = _file(name)
     text = file.read_text(encoding="utf-8")
     node: Any = ast.parse(text)
     for part in path:
         found = [n for n in getattr(node, "body", []) if part in _names(n)]
         if not found:
-            raise LookupError(f"{name!r}: tx/{module}.py defines no {part!r} there")
+            raise LookupError(f"{name!r}: {file.relative_to(ROOT).as_posix()} defines no {part!r} there")
         node = found[-1]
     lines = text.splitlines()
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
     dropped = _left_out(node, lines)
     kept = [lines[n - 1] for n in range(first, node.end_lineno + 1) if n not in dropped]
     return textwrap.dedent("\n".join(kept))
+
+
+def _file(name):
+    """The module that a quoted name is of, as a path, and the parts of the name in it."""
+    module, *path = name.split(".")
+    while path and (ROOT / "tx" / module).is_dir():  # "course.fitting.fit"
+        module = f"{module}/{path.pop(0)}"
+    file = ROOT / "tx" / f"{module}.py"
+    if not path or not file.is_file():
+        raise LookupError(f"{name!r}: expected 'module.name' with a module tx/{module}.py")
+    return file, path
 
 
 def _names(node):
@@ -93,8 +100,16 @@ def quoted(cell):
 
 
 def source(names):
-    """The source of a cell that quotes `names`: the definitions, with an empty line between them."""
-    return "\n\n".join(quote(name) for name in names)
+    """The source of a cell that quotes `names`: a line that says whose they are, then the definitions.
+
+    Definitions of one module that follow each other share the line, `# tx/masks.py · causal, window`.
+    """
+    parts = []
+    for file, same in itertools.groupby(names, key=lambda name: _file(name)[0]):
+        group = list(same)
+        heading = f"# {file.relative_to(ROOT).as_posix()} · {', '.join('.'.join(_file(n)[1]) for n in group)}"
+        parts.append(heading + "\n" + "\n\n".join(map(quote, group)))
+    return "\n\n".join(parts)
 
 
 def too_long(names):
