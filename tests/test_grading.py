@@ -1341,6 +1341,7 @@ def test_the_proof_finds_what_does_not_hold(house, sandbox, monkeypatch):
     assert "named | 1 of 2 (50 %) |" in proof.totals(sections)
     assert "by a general one | 1, 0 |" in proof.totals(sections)
     assert proof.sections_of(proof.page(sections)) == sections
+    assert "| second | 3 of 110 | 93 of 104 (89 %) | 0 of 34 |" in proof.blind()
 
 
 # ── pytest exercises ─────────────────────────────────────────────────────────────────────────────
