@@ -87,7 +87,8 @@ def _encode_tensor(x, blobs):
     order = sorted(range(x.ndim), key=lambda axis: -x.stride(axis))
     if not x.permute(order).is_contiguous():
         order = list(range(x.ndim))
-    flat = x.permute(order).contiguous().reshape(-1)
+    dense = x.permute(order).clone(memory_format=torch.contiguous_format)  # one number may have any stride
+    flat = dense.reshape(-1)
     blobs.append(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
     return ["tensor", len(blobs) - 1, str(x.dtype), list(x.shape), order]
 
