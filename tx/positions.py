@@ -95,10 +95,14 @@ class Sinusoidal(Positions):
     def embed(self, positions, dtype=None):
         """positions (B or 1, T) -> (B or 1, T, D)."""
         half = self.d_model // 2
-        steps = torch.arange(half, dtype=torch.float64, device=positions.device)  # (d_half,)
-        frequencies = self.base ** (-steps / half)  # (d_half,)
-        angles = positions[..., None] * frequencies  # (B or 1, T, d_half)
-        return torch.cat([angles.sin(), angles.cos()], dim=-1).to(dtype)  # (B or 1, T, D)
+        steps = torch.arange(
+            half, dtype=torch.float64, device=positions.device
+        )  # (d_half,)
+        speeds = self.base ** (-steps / half)  # (d_half,)
+        at = positions[..., None]  # (B or 1, T, 1)
+        angles = at * speeds  # (B or 1, T, d_half)
+        both = [angles.sin(), angles.cos()]
+        return torch.cat(both, dim=-1).to(dtype)  # (B or 1, T, D)
 
 
 # ── second door: queries and keys are turned ─────────────────────────────────────────────────────
@@ -118,14 +122,19 @@ class Rotary(Positions):
         super().__init__()
         self.rope = rope
 
-    def tables(self, positions, q_slots, k_slots, dtype=torch.float32):
+    def tables(
+        self, positions, q_slots, k_slots, dtype=torch.float32
+    ):
         """cos and sin (B or 1, 1, T, d_half) for the queries and the new keys beside them."""
-        frequencies, magnitude = rope_frequencies(self.rope, positions, dtype)  # (d_half,)
-        angles = positions[:, None, :, None].to(dtype) * frequencies  # (B or 1, 1, T, d_half)
-        return magnitude * angles.cos(), magnitude * angles.sin()  # (B or 1, 1, T, d_half)
+        speeds, size = rope_frequencies(
+            self.rope, positions, dtype
+        )  # (d_half,)  and a number
+        at = positions[:, None, :, None]  # (B or 1, 1, T, 1)
+        angles = at.to(dtype) * speeds  # (B or 1, 1, T, d_half)
+        return size * angles.cos(), size * angles.sin()
 
     def turn(self, q, k, table):
-        return rotate(q, *table), rotate(k, *table)  # (B, H, T, d_k), (B, G, T, d_k)
+        return rotate(q, *table), rotate(k, *table)
 
     def same_tables(self, before, after):
         """LongRoPE changes its frequencies once, beyond the original length; dynamic NTK with every token."""
@@ -141,9 +150,14 @@ def rotate(x, cos, sin):
     cos and sin are fp32 at least, so the products are, whatever the dtype of x.
     """
     half = cos.shape[-1]
-    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)  # (B, H, T, 2*d_half)
-    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned  # (B, H, T, d_k)
+    a, b = x[..., :half], x[..., half : 2 * half]
+    pair = a * cos - b * sin, b * cos + a * sin
+    turned = torch.cat(pair, dim=-1)  # (B, H, T, 2*d_half)
+    turned = turned.to(x.dtype)  # (B, H, T, 2*d_half)
+    if x.shape[-1] == 2 * half:
+        return turned
+    rest = x[..., 2 * half :]  # (B, H, T, rest)
+    return torch.cat([turned, rest], dim=-1)  # (B, H, T, d_k)
 
 
 def deinterleave(w, n_heads):
