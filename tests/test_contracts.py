@@ -7,6 +7,7 @@ import torch
 
 from tx import attention, causal, merge_heads, padding, softmax, split_heads
 from tx.course import contracts
+from tx.positions import rotate
 
 torch.manual_seed(0)
 X = torch.randn(2, 5, 12)
@@ -23,6 +24,15 @@ def look(x, mask=None):
 def uniform_when_empty(q, k, v, mask):
     scores = (q @ k.repeat_interleave(2, 1).mT).masked_fill(~mask, -1e9)
     return torch.softmax(scores, -1) @ v.repeat_interleave(2, 1)
+
+
+def turn(x, at):
+    angles = at[:, None] * torch.tensor([1.0, 0.1, 0.01, 0.001])
+    return rotate(x, angles.cos(), angles.sin())
+
+
+def added(x, at):
+    return x + at[:, None].cos()
 
 
 # contract, arguments for which it holds, arguments for which it breaks, and a word of the message
@@ -54,6 +64,8 @@ TABLE = [
     ("chunks_equal_the_whole", (lambda q, k, v: attention(q, k, v, causal()), Q, K, V, [3, 1, 3]),
      (lambda q, k, v: attention(q, k, v, torch.ones(q.shape[2], k.shape[2]).tril().bool()), Q, K, V, [3, 4]),
      "queries 3…6 with 7 keys"),
+    ("only_the_distance_counts", (turn, Q[0, 0], K[0, 0]), (added, Q[0, 0], K[0, 0]), "3 positions on"),
+    ("turning_keeps_lengths", (turn, Q[0, 0]), (added, Q[0, 0]), "the lengths"),
     ("grouped_equals_multihead", (attention, Q, K, V),
      (lambda q, k, v: attention(q, k.repeat(1, q.shape[1] // k.shape[1], 1, 1),
                                 v.repeat(1, q.shape[1] // v.shape[1], 1, 1)), Q, K, V), "copies"),

@@ -225,6 +225,20 @@ def chunks_equal_the_whole(attend, q, k, v, cuts):
         start = stop
 
 
+def only_the_distance_counts(turn, q, k, step=3):
+    """Moving all positions by one step changes no score: turn(x, positions) turns x (T, d_k). q, k (T, d_k)."""
+    at = torch.arange(len(q))  # (T,)
+    before = turn(q, at) @ turn(k, at).mT  # (T, T)
+    after = turn(q, at + step) @ turn(k, at + step).mT  # (T, T)
+    same("only the distance counts", after, before, f"the scores, {step} positions on")
+
+
+def turning_keeps_lengths(turn, x):
+    """A turn changes no vector's length: turn(x, positions) -> (T, d_k). x (T, d_k)."""
+    turned = turn(x, torch.arange(len(x)))  # (T, d_k)
+    same("turning keeps lengths", turned.norm(dim=-1), x.norm(dim=-1), "the lengths")
+
+
 def grouped_equals_multihead(attend, q, k, v):
     """Grouped heads equal multi-head attention whose keys and values were copied to the group."""
     groups = q.shape[1] // k.shape[1]
