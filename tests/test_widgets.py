@@ -42,6 +42,8 @@ def _all():
             4, 6, tokens=TOKENS, start="causal() & window(3)", real=REAL, ids=IDS
         ),
         "mask of numbers": widgets.mask_editor(3, 5),
+        "dial": widgets.rope_dial([1.0, 0.5], [0.3, 1.2], 0.6),
+        "ruler": widgets.bucket_ruler(8, 32),
     }
 
 
@@ -131,6 +133,9 @@ def test_text_is_escaped():
         (lambda: widgets.retrieval([1, 0, 0], KEYS, VALUES, list("abc")), "two axes"),
         (lambda: widgets.retrieval([1, 0], KEYS, VALUES, list("ab")), "3 keys, 3 values and 2"),
         (lambda: _retrieval(temperature=0.0), "temperature is 0.0"),
+        (lambda: widgets.rope_dial([1, 0, 0], [1, 0], 0.6), "one pair"),
+        (lambda: widgets.rope_dial([1, 0], [1, 0], 0.6, m=25), "from 0 to 24"),
+        (lambda: widgets.bucket_ruler(8, 32, start=41), "from 0 to 40"),
         (lambda: widgets.heads(TOKENS, _maps()), r"map 0 is \(4, 6\), the tokens say \(6, 6\)"),
         (lambda: widgets.heads(TOKENS[2:], _maps(), keys=TOKENS, names=["a"]), "1 names for 3"),
         (lambda: widgets.heads(TOKENS, torch.randn(1, 6, 6)), "between 0 and 1"),
@@ -218,6 +223,33 @@ def test_retrieval_by_touch(show):
     plane = page.locator("svg[role=group]").first.bounding_box()
     page.touchscreen.tap(plane["x"] + plane["width"] / 2, plane["y"] + plane["height"] / 2)
     assert _out(page) == _expected([0.0, 0.0], 1.0)
+
+
+def test_the_dial_shows_the_score_that_depends_on_the_shift(show):
+    page = show(widgets.rope_dial([1.0, 0.5], [0.3, 1.2], 0.6, m=3, n=1))
+    q, k = torch.tensor([1.0, 0.5]), torch.tensor([0.3, 1.2])  # (2,)
+
+    def score(shift):
+        c, s = math.cos(0.6 * shift), math.sin(0.6 * shift)
+        return f"{float(q @ torch.tensor([[c, s], [-s, c]]) @ k):.3f}"
+
+    assert _out(page) == score(2)
+    sliders = page.locator("input[type=range]")
+    sliders.nth(2).press("ArrowRight")  # both move
+    assert _out(page) == score(2)
+    sliders.nth(1).press("ArrowRight")  # the key alone
+    assert _out(page) == score(1)
+    _live(page, "shift 1, score")
+    for _ in range(30):
+        sliders.nth(2).press("ArrowRight")  # at the end both stay
+    assert _out(page) == score(1)
+
+
+def test_the_ruler_tells_the_bucket_of_a_distance(show):
+    page = show(widgets.bucket_ruler(8, 32, start=2))
+    assert _out(page) == "bucket 2 of a decoder, 2 or 6 of an encoder"
+    page.locator("input[type=range]").press("End")
+    assert _out(page) == "bucket 7 of a decoder, 3 or 7 of an encoder"
 
 
 def test_heads_by_keyboard_and_mouse(show):

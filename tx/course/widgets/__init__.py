@@ -7,6 +7,8 @@ viewer that strips them) its table with the starting numbers stays and reads wel
     retrieval       keys and values on a plane, a query to drag, a temperature       chapters 0, 1
     heads           the attention maps of several heads, one query row at a time     chapter 2
     mask_editor     masks from blocks, and by hand                                   chapter 3
+    rope_dial       a query and a key that turn with their positions                 chapter 4
+    bucket_ruler    distances and the T5 bucket of each                              chapter 4
     attention_map   one attention map, as a picture                                  any chapter
     stepper         drawings of `tx.course.drawing` with captions, one at a time     any chapter
 
@@ -22,6 +24,9 @@ from tx.course.widgets.editor import mask_editor
 from tx.course.widgets.frame import Widget
 from tx.course.widgets.maps import attention_map, heads
 from tx.course.widgets.plane import retrieval
+from tx.course.widgets.rope import bucket_ruler, rope_dial
 from tx.course.widgets.steps import stepper
 
-__all__ = ["Widget", "attention_map", "heads", "mask_editor", "retrieval", "stepper"]
+__all__ = [
+    "Widget", "attention_map", "bucket_ruler", "heads", "mask_editor", "retrieval", "rope_dial", "stepper",
+]  # fmt: skip
