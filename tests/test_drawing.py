@@ -41,13 +41,22 @@ def _steps():
     return pictures.query_meets_keys(QUERY, KEYS, VALUES, JARS, what="jar", swatches=True)
 
 
+def _turning():
+    return pictures.turning_pair((1.0, 0.5), (0.3, 1.2), 0.6, [(3, 1), (5, 3), (5, 4)])
+
+
 def _still():
     ready = {f"{family} {lit}": whole(lit, family) for family, parts in PARTS.items() for lit in [None, *parts]}
-    return {"kit": _kit(), "legend": pictures.legend(), **ready}
+    triangle = torch.ones(5, 5).tril() / torch.arange(1, 6)[:, None]  # (T, S)
+    doors = {
+        "doors": pictures.three_doors(), "count": pictures.causal_count(triangle, [1, 0, 0, 0, 0]),
+        "layouts": pictures.two_layouts([0, 2, 4, 6, 1, 3, 5, 7]),
+    }
+    return {"kit": _kit(), "legend": pictures.legend(), **ready, **doors}
 
 
 def _all():
-    return {**_still(), "steps": _steps()}
+    return {**_still(), "steps": _steps(), "turning": _turning()}
 
 
 NAMES = ["kit", "legend", "decoder None", "encoder outputs", "encoder-decoder cross-attention", "steps"]
@@ -410,3 +419,14 @@ def test_what_is_left_where_style_and_scripts_are_stripped(show):
     page = show(widgets.Widget(html, ""))
     assert page.get_by_text("run the cell or trust the notebook").is_visible()
     assert not show(_steps()).get_by_text("run the cell or trust the notebook").is_visible()
+
+
+def test_a_turned_pair_keeps_its_score_while_the_shift_stays():
+    scores = [re.search(r"the score (-?\d+\.\d+)", svg.get("aria-label"))[1] for svg in _pictures(_turning().html)]
+    assert scores[0] == scores[1] == "1.30" != scores[2]
+
+
+def test_what_the_queries_read_counts_their_tokens():
+    triangle = torch.ones(4, 4).tril() / torch.arange(1, 5)[:, None]  # (T, S)
+    (svg,) = _pictures(pictures.causal_count(triangle, [1, 0, 0, 0])._repr_html_())
+    assert [e.text for e in svg.iter("text")][-5:-1] == ["1.00", "0.50", "0.33", "0.25"]
