@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tx import block, checkpoints, speed, stack, tokenization
+from tx import block, checkpoints, positions, speed, stack, tokenization
 from tx.__main__ import COMMANDS, main
 from tx.apps.conversation import Conversation
 from tx.apps.counting import PUBLISHED
@@ -690,10 +690,20 @@ RIGHT = {
                 return torch.arange(S)[None] <= torch.arange(T)[:, None] + S - T
         """,
     },
+    "04_positions": {
+        "helper": "import torch",
+        "turn_pairs": """
+            def turn_pairs(x, cos, sin):
+                n = cos.shape[-1]
+                a, b = x[..., :n], x[..., n : 2 * n]
+                return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., 2 * n :]], dim=-1)
+        """,
+    },
 }
 
 
-WHERE = [(block, "attention"), (block, "split_heads"), (block, "merge_heads"), (stack, "causal")]
+WHERE = [(block, "attention"), (block, "split_heads"), (block, "merge_heads"), (stack, "causal"),
+         (positions, "rotate")]
 
 
 def parts_of_tx():
@@ -727,10 +737,10 @@ def own(tmp_path, monkeypatch):
 @smollm
 def test_all_parts_are_mine(own, tx, model, tokenizer, capsys):
     before = tx("generate", "The capital of France is", "--max-tokens", 8)[1]
-    own(["attend", "split_heads", "merge_heads", "causal_mask"])
+    own(["attend", "split_heads", "merge_heads", "causal_mask", "turn_pairs"])
     code, out, err = tx("generate", "The capital of France is", "--max-tokens", 8, "--mine")
     assert code == 0 and out == before and "forgotten" not in out
-    assert err.startswith("4 of 4 parts are yours: attention (attend), splitting heads (split_heads), ")
+    assert err.startswith("5 of 5 parts are yours: attention (attend), splitting heads (split_heads), ")
     assert block.split_heads.__closure__ and stack.causal().label == "causal_mask(T, S)"
     chat = Conversation(model, tokenizer)
     assert [chat.ask(question, 6) for question in ("Name a colour.", "Another one?")][1]
@@ -738,12 +748,13 @@ def test_all_parts_are_mine(own, tx, model, tokenizer, capsys):
 
 @pytest.mark.slow
 @smollm
-@pytest.mark.parametrize("passed", ["attend", "batched_attention", "split_heads", "merge_heads", "causal_mask"])
+@pytest.mark.parametrize("passed", ["attend", "batched_attention", "split_heads", "merge_heads", "causal_mask",
+                                    "turn_pairs"])  # fmt: skip
 def test_each_part_alone_leaves_the_logits(own, model, passed):
     expected = mine._logits(model)
     own([passed])
     lines = mine.put_in(model)
-    assert lines[0].startswith("1 of 4 parts is yours: ") and f"({passed})" in lines[0]
+    assert lines[0].startswith("1 of 5 parts is yours: ") and f"({passed})" in lines[0]
     difference = float((mine._logits(model) - expected).abs().max())
     assert difference <= mine.TOLERANCE  # measured: at most 4e-5
     assert len(lines) == 2 and "not passed yet" in lines[1]
@@ -757,6 +768,8 @@ WRONG = {
                     "    return x.view(B, n_heads, T, D // n_heads)", "move by"),
     "merge_heads": ("def merge_head(x):\n    return x", "no notebook in exercises/ defines it"),
     "causal_mask": ("def causal_mask(T, S):\n    return torch.ones(T, S).tril().bool()", "move by"),
+    "turn_pairs": ("def turn_pairs(x, cos, sin):\n    a, b = x.chunk(2, -1)\n"
+                   "    return torch.cat([a * cos + b * sin, b * cos - a * sin], -1)", "move by"),
 }  # fmt: skip
 
 
@@ -768,7 +781,7 @@ def test_a_part_that_does_not_fit_stays_out_with_a_sentence(own, model, name):
     source, reason = WRONG[name]
     own([name], **{name: source})
     lines = mine.put_in(model)
-    assert lines[0] == "0 of 4 parts are yours."
+    assert lines[0] == "0 of 5 parts are yours."
     assert lines[2].startswith(f"  {name} stays out: ") and reason in lines[2]
     assert parts == parts_of_tx()
 
@@ -779,7 +792,7 @@ def test_nothing_has_passed_yet(own, tx):
     own([])
     code, out, err = tx("generate", "The capital of France is", "--max-tokens", 1, "--mine")
     assert code == 0 and out == " Paris\n"
-    assert err.startswith("0 of 4 parts are yours.\n  not passed yet: attention (attend or batched_attention), ")
+    assert err.startswith("0 of 5 parts are yours.\n  not passed yet: attention (attend or batched_attention), ")
 
 
 def tiny(**config):
@@ -803,7 +816,7 @@ def test_attend_in_other_models(own, config, reason):
     """No mask argument, and yet windows work: every query gets the keys that it may see."""
     own(["attend"])
     lines = mine.put_in(tiny(**config))
-    assert (reason in lines[-1]) if reason else lines[0] == "1 of 4 parts is yours: attention (attend)."
+    assert (reason in lines[-1]) if reason else lines[0] == "1 of 5 parts is yours: attention (attend)."
 
 
 def test_attend_with_padding_and_queries_that_see_nothing(own):
@@ -811,7 +824,7 @@ def test_attend_with_padding_and_queries_that_see_nothing(own):
     real = torch.tensor([[True] * 6, [False] * 2 + [True] * 4])
     expected = model(tokens, real)
     own(["attend", "causal_mask"])
-    assert mine.put_in(model)[0].startswith("2 of 4 parts are yours")
+    assert mine.put_in(model)[0].startswith("2 of 5 parts are yours")
     found = model(tokens, real)
     torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=0)
 

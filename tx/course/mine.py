@@ -101,6 +101,7 @@ PARTS = (
     Part("splitting heads", ("split_heads",), "block.split_heads"),
     Part("merging heads", ("merge_heads",), "block.merge_heads"),
     Part("the causal mask", ("causal_mask",), "stack.causal", _causal),
+    Part("turning queries and keys", ("turn_pairs",), "positions.rotate"),
 )
 
 
