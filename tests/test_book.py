@@ -36,6 +36,13 @@ LATER = {
 }
 
 
+# What a page calls before the chapter that opens it, and why.
+BLACK_BOXES = {
+    ("04-positions", "checkpoints"): "tx.load brings the learned table of a real model",
+    ("04-positions", "files"): "the error of tx.load without weights, for a cell that then skips itself",
+}
+
+
 # ── reading a notebook ───────────────────────────────────────────────────────────────────────────
 
 
@@ -520,10 +527,14 @@ def test_the_reference_is_imported_by_the_benchmarks_alone():
 @pytest.mark.parametrize("path", BOOK, ids=name)
 def test_a_page_imports_what_was_built(path):
     number = next(c["number"] for c in CHAPTERS if c["page"] == path.stem)
+    excused = {module for page, module in BLACK_BOXES if page == path.stem}
+    met = set()
     for cell in code(notebooks.read(path)):
         used = imported(cell.source, tx._HOME) - {"course"}
-        late = [m for m in used if CHAPTER_OF.get(m, 99) > number]
-        assert number == 0 or not late, f"{cell.id} imports {late}"  # chapter 0 shows what is to come
+        late = {m for m in used if CHAPTER_OF.get(m, 99) > number}
+        met |= late
+        assert number == 0 or late <= excused, f"{cell.id} imports {late}"  # chapter 0 shows what is to come
+    assert number == 0 or met == excused, "a black box that is none any more"
 
 
 def test_the_order_of_imports_can_be_broken():
