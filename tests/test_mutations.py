@@ -7,6 +7,7 @@ fail. An edit that no longer applies is a failure too, so that the list follows 
     python tests/test_mutations.py [WORDS]      run those of module WORDS, or whose edit contains them, and watch
 """
 
+import gc
 import os
 import sys
 import tempfile
@@ -486,7 +487,8 @@ def survives(module, old, new, killers):
             os.dup2(nowhere.fileno(), 2)
         sys.meta_path.insert(0, Mutant(module, path, source.replace(old, new, 1)))  # before anything imports it
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and all of them take two seconds
-        quiet = ["-x", "-q", "-p", "no:cacheprovider"]
+        # Nobody reads a traceback, and to collect garbage after the last test takes as long as most of the tests.
+        quiet = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
         os._exit(int(pytest.main([*quiet, *tests], plugins=[Order(killers, note)])))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if note.exists():
@@ -503,6 +505,7 @@ def main(words=""):
     from torch.nn.attention import flex_attention  # noqa: F401
     from transformers import AutoTokenizer, GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401
 
+    gc.freeze()  # a child has not to look through what is imported here
     chosen = [mutant for mutant in MUTANTS if words in (mutant[0], "")]
     chosen = chosen or [mutant for mutant in MUTANTS if words in " ".join(mutant[1:])]
     alive, killers = 0, {mutant[0]: [] for mutant in chosen}
