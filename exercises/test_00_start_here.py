@@ -13,13 +13,6 @@ def _integers(g, high, *shape):
     return torch.randint(high, shape, generator=g)
 
 
-def _keeps_float64(f, *args):
-    """f(*args), of float64 arguments, has float64 numbers."""
-    got, where = f(*args).dtype, "the dtype (torch.zeros makes float32, x.new_zeros makes what x is)"
-    if got != torch.float64:
-        raise contracts.ContractBroken("float64 stays float64", where, torch.float64, got)
-
-
 # ── soft_choice ──────────────────────────────────────────────────────────────────────────────────
 
 soft_choice = Exercise(
@@ -256,7 +249,7 @@ def _(f):
 
 @squared_distances.contract("float64 stays float64")
 def _(f):
-    _keeps_float64(f, *(points.double() for points in _POINTS[0]))
+    contracts.dtype_is(f(*(points.double() for points in _POINTS[0])), torch.float64)
 
 
 # ── where_view_puts_it ───────────────────────────────────────────────────────────────────────────
@@ -560,7 +553,7 @@ def _(f):
 
 @nats.contract("float64 stays float64")
 def _(f):
-    _keeps_float64(f, _BETS[0][0].double(), _BETS[0][1])
+    contracts.dtype_is(f(_BETS[0][0].double(), _BETS[0][1]), torch.float64)
 
 
 # ── conditional_floor ────────────────────────────────────────────────────────────────────────────
@@ -855,7 +848,7 @@ def _(f):
 
 @z_loss_gradient.contract("float64 stays float64")
 def _(f):
-    _keeps_float64(f, _LOSSES[0][0].double(), *_LOSSES[0][1:])
+    contracts.dtype_is(f(_LOSSES[0][0].double(), *_LOSSES[0][1:]), torch.float64)
 
 
 test_exercise = exercises_of(__name__)

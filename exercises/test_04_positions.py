@@ -137,6 +137,11 @@ def _(positions, d_model, base=10000.0):
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()  # (B, T, d_model)
 
 
+@sinusoids.contract("the dtype is the promised one")
+def _(f):
+    contracts.dtype_is(f(torch.tensor([[1]]), 4), torch.float32)
+
+
 sinusoids.edits_are(
     ("sines and cosines side by side", "that is the paper's order of columns; here all sines come first.",
      "torch.cat([angles.sin(), angles.cos()], dim=-1).float()",
@@ -498,6 +503,12 @@ def _(x, positions, base=10000.0):
     return angles.cos().to(x), angles.sin().to(x)  # (T, d_half) twice
 
 
+@rounded_tables.contract("the dtype is the promised one")
+def _(f):
+    for table in f(_like(torch.bfloat16, 2, 1), torch.tensor([300])):
+        contracts.dtype_is(table, torch.bfloat16)
+
+
 rounded_tables.edits_are(
     ("as handed out", "positions, speeds and angles are rounded to the dtype of the model.",
      "angles = positions.float()[:, None] * speeds", "angles = positions.to(x)[:, None] * speeds.to(x)"),
@@ -666,6 +677,7 @@ def _(g):
     yield 10000.0, 16, 4.0, 32
     yield 50.0, 8, 3.0, 100_000, 8.0, 1.0
     yield 10000.0, 32, 1.0, 2048
+    yield 10000.0, 8, 4.0, 5  # low and high are both 0
     yield 10.0 ** randint(g, 3, 6), 32, 5.0, 1024, 20.0, 1.5
 
 

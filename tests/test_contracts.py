@@ -65,6 +65,7 @@ TABLE = [
      (lambda q, k, v: attention(q, k, v, torch.ones(q.shape[2], k.shape[2]).tril().bool()), Q, K, V, [3, 4]),
      "queries 3…6 with 7 keys"),
     ("only_the_distance_counts", (turn, Q[0, 0], K[0, 0]), (added, Q[0, 0], K[0, 0]), "3 positions on"),
+    ("dtype_is", (Q.double(), torch.float64), (Q, torch.float64), "the dtype"),
     ("turning_keeps_lengths", (turn, Q[0, 0]), (added, Q[0, 0]), "the lengths"),
     ("grouped_equals_multihead", (attention, Q, K, V),
      (lambda q, k, v: attention(q, k.repeat(1, q.shape[1] // k.shape[1], 1, 1),

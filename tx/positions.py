@@ -3,7 +3,7 @@
 Attention sees a set; a position scheme tells it an order. There are three doors, and a scheme uses one:
 
     embed(positions)            added to the embeddings      Learned, Sinusoidal
-    turn(q, k, table)           turns queries and keys       Rope
+    turn(q, k, table)           turns queries and keys       Rotary
     bias(q, k, table, project)  added to the scores          Alibi, T5Bias, Disentangled
 
 `tables(positions, q_slots, k_slots)` computes once per forward pass what every layer then shares. `Positions`

@@ -225,6 +225,12 @@ def chunks_equal_the_whole(attend, q, k, v, cuts):
         start = stop
 
 
+def dtype_is(got, expected):
+    """The numbers of a tensor have the dtype that was promised."""
+    if got.dtype != expected:
+        raise ContractBroken("the dtype is the promised one", "the dtype", expected, got.dtype)
+
+
 def only_the_distance_counts(turn, q, k, step=3):
     """Moving all positions by one step changes no score: turn(x, positions) turns x (T, d_k). q, k (T, d_k)."""
     at = torch.arange(len(q))  # (T,)

@@ -154,7 +154,7 @@ def causal_count(weights, marks):
     read = [sum(a * b for a, b in zip(row, marks, strict=True)) for row in weights]
     d = Drawing(
         f"A triangle of weights for {T} queries, each row with equal weights. The values are a column with 1 for "
-        "the first token and 0 below. What the queries read falls from 1 to 1 over the number of their tokens."
+        f"the first token and 0 below. What the queries read falls from 1 for the first to 1/{T} for the last."
     )
     seen = [[j <= i for j in range(T)] for i in range(T)]
     w = d.grid(weights, "weight", head="weights", mask=seen, rows="T", cols="S", digits=2, size=(40, 30))
