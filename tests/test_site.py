@@ -460,9 +460,11 @@ def test_every_widget_answers_to_mouse_and_keyboard(visit, soups, theme):
             kind = widget.get_attribute("id").split("-")[1]
             if kind == "map":
                 continue  # a picture
-            second_head = "[role=radio] >> nth=1"
-            touch = {"retrieval": "svg circle", "heads": second_head, "mask": "[role=gridcell]"}[kind]
-            handle = {"retrieval": "[role=slider]", "heads": second_head, "mask": "[type=range]"}[kind]
+            second_head, slider = "[role=radio] >> nth=1", "[type=range]"
+            touch, handle = {
+                "retrieval": ("svg circle", "[role=slider]"), "heads": (second_head, second_head),
+                "mask": ("[role=gridcell]", slider), "rope": (slider, slider), "ruler": (slider, slider),
+            }[kind]  # fmt: skip
             before = state(widget)
             widget.locator(touch).first.click(force=True)
             after_mouse = state(widget)
