@@ -27,8 +27,8 @@ def uniform_when_empty(q, k, v, mask):
 
 
 def turn(x, at):
-    angles = at[:, None] * torch.tensor([1.0, 0.1, 0.01, 0.001])
-    return rotate(x, angles.cos(), angles.sin())
+    angles = (at[:, None] * torch.tensor([1.0, 0.1, 0.01, 0.001]))[None, None]  # (1, 1, T, d_half)
+    return rotate(x[None, None], angles.cos(), angles.sin())[0, 0]  # (T, d_k)
 
 
 def added(x, at):

@@ -149,6 +149,7 @@ def causal_count(weights, marks):
     Returns:
         Drawing
     """
+    # T = S: every token asks and answers
     weights, marks = (x.tolist() if hasattr(x, "tolist") else x for x in (weights, marks))
     T = len(weights)
     read = [sum(a * b for a, b in zip(row, marks, strict=True)) for row in weights]
