@@ -315,7 +315,7 @@ def test_a_token_meets_few_lines():
     model, tokens = made(Decoder, config(**llama)), torch.tensor([[3, 1, 4, 1, 5]])
     model(tokens)
     met = lines_met(lambda: model(tokens))
-    assert sum(met.values()) <= 160 and len(met) <= 7, met
+    assert sum(met.values()) <= 161 and len(met) <= 7, met
 
 
 def test_a_model_is_made_of_its_own_kind_of_config():

@@ -56,7 +56,7 @@ def test_whys_are_left_out_and_gaps_are_explained():
     assert "Look. The page" in intro.source and "book/03-masks.ipynb" in intro.source and not intro.metadata
     assert setup.source == "from tx.course import grade, hint" and graded.source == 'grade("Sum")'
     assert task.source.endswith("and delete the two lines with `NotImplementedError`.")
-    assert asked.id == "sum-stub" and asked.metadata == {"tags": ["exercise"], "tx": {"exercise": "Sum"}}
+    assert asked.id == "sum-stub" and asked.metadata.tx.exercise == "Sum" and len(asked.metadata.tx.came) == 12
     assert made({"forward": ["# 1. add"]})[2].source.endswith("Add.")
 
 

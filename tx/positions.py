@@ -126,12 +126,9 @@ class Rotary(Positions):
         self, positions, q_slots, k_slots, dtype=torch.float32
     ):
         """cos and sin (B or 1, 1, T, d_half) for the queries and the new keys beside them."""
-        speeds, size = rope_frequencies(
-            self.rope, positions, dtype
-        )  # (d_half,)  and a number
-        at = positions[:, None, :, None]  # (B or 1, 1, T, 1)
-        angles = at.to(dtype) * speeds  # (B or 1, 1, T, d_half)
-        return size * angles.cos(), size * angles.sin()
+        speeds, size = rope_frequencies(self.rope, positions, dtype)  # (d_half,)  and a number
+        angles = positions[:, None, :, None].to(dtype) * speeds  # (B or 1, 1, T, d_half)
+        return size * angles.cos(), size * angles.sin()  # (B or 1, 1, T, d_half)
 
     def turn(self, q, k, table):
         return rotate(q, *table), rotate(k, *table)
@@ -152,12 +149,10 @@ def rotate(x, cos, sin):
     half = cos.shape[-1]
     a, b = x[..., :half], x[..., half : 2 * half]
     pair = a * cos - b * sin, b * cos + a * sin
-    turned = torch.cat(pair, dim=-1)  # (B, H, T, 2*d_half)
-    turned = turned.to(x.dtype)  # (B, H, T, 2*d_half)
-    if x.shape[-1] == 2 * half:
-        return turned
-    rest = x[..., 2 * half :]  # (B, H, T, rest)
-    return torch.cat([turned, rest], dim=-1)  # (B, H, T, d_k)
+    out = torch.cat(pair, -1).to(x.dtype)  # (B, H, T, 2*d_half)
+    return out if x.shape[-1] == 2 * half else torch.cat(
+        [out, x[..., 2 * half :]], -1
+    )  # (B, H, T, d_k)
 
 
 def deinterleave(w, n_heads):
