@@ -69,7 +69,7 @@ MUTANTS = [
     ("positions", "*range(1, 2 * power, 2)", "*range(2, 2 * power, 2)"),
     ("positions", "row.mT)", "row.flip(-1).mT)"),
     ("positions", "c.n_heads, not c.causal)", "c.n_heads, True)"),
-    ("positions", "torch.arange(half, dtype=torch.float64", "torch.arange(half, dtype=torch.float32"),
+    ("positions", "half, dtype=torch.float64, device", "half, dtype=torch.float32, device"),
     ("config", "value is not None and not isinstance", "not isinstance"),
     ("config", "not used and getattr", "used and getattr"),
     ("stack", 'if not stack.schemes["full"].numbered:', "if False:"),
