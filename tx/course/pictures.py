@@ -15,6 +15,7 @@ import math
 from tx.course.drawing import Box, Drawing
 from tx.course.overview import whole
 from tx.course.widgets import stepper
+from tx.course.widgets.rope import turned
 
 __all__ = ["causal_count", "legend", "query_meets_keys", "three_doors", "turning_pair", "two_layouts", "whole"]
 
@@ -177,12 +178,8 @@ def turning_pair(query, key, speed, places):
     """
     long = max(math.hypot(*query), math.hypot(*key))
 
-    def turned(pair, place):
-        (a, b), c, s = pair, math.cos(place * speed), math.sin(place * speed)
-        return a * c - b * s, b * c + a * s
-
     def draw(m, n):
-        q, k = turned(query, m), turned(key, n)
+        q, k = turned(query, m * speed), turned(key, n * speed)
         score = q[0] * k[0] + q[1] * k[1]
         d = Drawing(
             f"A plane with a query at position {m} and a key at position {n}, both as arrows from the middle. "

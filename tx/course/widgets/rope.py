@@ -28,11 +28,11 @@ def rope_dial(query, key, speed, *, m=3, n=1, last=24, title=None):
         raise ValueError(f"m = {m} and n = {n}: the sliders go from 0 to {last}")
 
     def score(m, n):
-        (a, b), (c, d) = _turned(query, m * speed), _turned(key, n * speed)
+        (a, b), (c, d) = turned(query, m * speed), turned(key, n * speed)
         return a * c + b * d
 
     rows = [
-        [f"m = {i}, n = {j}", f"{i - j}", point(_turned(query, i * speed), 2), point(_turned(key, j * speed), 2),
+        [f"m = {i}, n = {j}", f"{i - j}", point(turned(query, i * speed), 2), point(turned(key, j * speed), 2),
          f"{score(i, j):.3f}"]
         for i, j in ((m, n), (m + 5, n + 5), (m + 1, n))
     ]  # fmt: skip
@@ -94,6 +94,7 @@ def _stretch(buckets, wanted):
     return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
-def _turned(pair, angle):
+def turned(pair, angle):
+    """A pair of features (2,) turned by an angle in radians -> (2,)."""
     (a, b), c, s = pair, math.cos(angle), math.sin(angle)
     return a * c - b * s, b * c + a * s
